@@ -1,0 +1,28 @@
+include(GoogleTest)
+
+# add_fsdp_test(<name> SOURCES f.cpp... LIBS target...
+#               [LABELS l...] [TIMEOUT s] [PROCESSORS n] [SPLIT])
+# One GoogleTest program and one CTest entry named <name>; with SPLIT one entry
+# for each test case (worth it where a case is slow or ends the process).
+function(add_fsdp_test name)
+  cmake_parse_arguments(T "SPLIT" "TIMEOUT;PROCESSORS" "SOURCES;LIBS;LABELS" ${ARGN})
+  if(NOT T_TIMEOUT)
+    set(T_TIMEOUT 120)
+  endif()
+  if(NOT T_PROCESSORS)
+    set(T_PROCESSORS 1)
+  endif()
+  add_executable(${name} ${T_SOURCES})
+  target_include_directories(${name} PRIVATE
+    "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}/tests")
+  target_link_libraries(${name} PRIVATE ${T_LIBS} GTest::gmock GTest::gtest_main fsdp_warnings)
+  set(_properties TIMEOUT ${T_TIMEOUT} PROCESSORS ${T_PROCESSORS} LABELS "${T_LABELS}"
+    ENVIRONMENT "OMP_NUM_THREADS=1")
+  if(T_SPLIT)
+    gtest_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 60
+      PROPERTIES ${_properties})
+  else()
+    add_test(NAME ${name} COMMAND ${name})
+    set_tests_properties(${name} PROPERTIES ${_properties})
+  endif()
+endfunction()

@@ -1,0 +1,10 @@
+# One sanitizer build at a time, for everything below this file.
+if(FSDP_SANITIZE STREQUAL "address")
+  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=address,undefined)
+elseif(FSDP_SANITIZE STREQUAL "thread")
+  add_compile_options(-fsanitize=thread -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=thread)
+elseif(NOT FSDP_SANITIZE STREQUAL "")
+  message(FATAL_ERROR "FSDP_SANITIZE is '${FSDP_SANITIZE}'; use address, thread or nothing")
+endif()

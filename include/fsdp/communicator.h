@@ -1,0 +1,189 @@
+#pragma once
+// How the ranks of one group talk. One small interface; `self`, `inproc`,
+// `shm` and `gloo` are behind it, and the runtime knows no other.
+//
+// Rules for every call marked [collective]:
+//  - every rank of the group calls it, in the same order, with an equal Request
+//    (rank-dependent data excepted); before any data moves the requests are
+//    compared and a difference throws MismatchError on every rank;
+//  - one thread at a time uses a communicator;
+//  - a wait that passes the group's timeout throws TimeoutError; a peer that
+//    died throws PeerDiedError; a peer that called `fail` throws PeerError.
+//
+// Sums are taken in rank order (rank 0 first), so that their bits do not depend
+// on arrival or on the backend: float16, bfloat16 and float32 accumulate in
+// float32 (float64 in float64, int64 in int64), are divided by the group size
+// for kAvg, and are rounded once to the output type.
+//
+// On an accelerator a call is enqueued on the calling thread's current stream
+// of the buffers' device; on the CPU it has happened when it, or the returned
+// Work's wait(), returns.
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "fsdp/dtype.h"
+
+namespace fsdp {
+
+class HostMemory;
+
+enum class ReduceOp : std::uint8_t { kSum, kAvg, kMax };
+
+/// What a rank asks for when ranks meet.
+enum class Meeting : std::uint8_t {
+  kBarrier,
+  kAllGather,
+  kBroadcast,
+  kReduceScatter,
+  kAllReduce,
+  kAllocate, ///< a shared region (HostMemory::allocate)
+  kForward, ///< an outermost forward begins
+  kPublished, ///< every rank has published its shards
+  kUnshard, ///< an explicit unshard() outside a forward
+  kGradients, ///< a unit's gradients are ready
+  kBackwardEnd, ///< a backward has ended
+  kSplit, ///< a sub-group is made
+};
+
+std::string_view name_of(Meeting meeting);
+std::string_view name_of(ReduceOp op);
+
+/// One rank's side of a meeting; equal on every rank, apart from `mask`.
+struct Request {
+  Meeting meeting = Meeting::kBarrier;
+  DType dtype = DType::kUInt8;
+  ReduceOp op = ReduceOp::kSum;
+  bool grad_enabled = false; ///< kForward: the grad mode
+  std::int32_t root = 0; ///< kBroadcast: the source rank
+  std::int64_t numel = 0; ///< elements over all ranks
+  /// May differ by rank and is handed to the others: kGradients, bit i = the
+  /// unit's parameter i has a gradient here.
+  std::uint64_t mask = 0;
+  /// Whom it is for: the unit, parameter or caller; truncated to 119 bytes.
+  std::string subject;
+
+  /// "reduce_scatter(sum, float32, 1024 elements) for unit 'layers.0'".
+  std::string describe() const;
+};
+
+/// A collective under way. wait() may be called more than once, from the thread
+/// that uses the communicator; it throws what the collective threw. Buffers
+/// stay the caller's and must live until then.
+class Work {
+ public:
+  virtual ~Work() = default;
+  virtual void wait() = 0;
+};
+
+/// Counts since the communicator was made; used by tests and by metrics.
+struct CommCounters {
+  std::int64_t num_meetings = 0;
+  std::int64_t num_all_gathers = 0;
+  std::int64_t num_reduce_scatters = 0;
+  std::int64_t num_all_reduces = 0;
+  std::int64_t num_broadcasts = 0;
+  /// Payload bytes that left this rank for others over the backend (0 for a
+  /// world of one; staging copies inside a host count).
+  std::int64_t bytes_sent = 0;
+  std::chrono::nanoseconds waited{0}; ///< blocked in meetings
+};
+
+class Communicator {
+ public:
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+  virtual ~Communicator() = default;
+
+  int rank() const { return rank_; }
+  int size() const { return size_; }
+  /// "self", "inproc", "shm" or "gloo".
+  std::string_view backend() const { return backend_; }
+  std::chrono::milliseconds timeout() const { return timeout_; }
+  const CommCounters& counters() const { return counters_; }
+
+  /// [collective] Rank r's `counts[r]` elements at `input` go to
+  /// `output + sum(counts[0..r))` on every rank. counts.size() == size();
+  /// counts may be 0 and uneven and are equal on all ranks. `input` may be the
+  /// rank's own place in `output`. Every dtype.
+  virtual std::shared_ptr<Work> all_gather(
+      const void* input,
+      void* output,
+      std::span<const std::int64_t> counts,
+      DType dtype,
+      std::string_view subject) = 0;
+
+  /// [collective] `input` holds sum(counts) elements of `input_dtype` on every
+  /// rank; rank r receives the reduction of its counts[r] elements in
+  /// `output_dtype` (which must be the input's dtype or float32; kMax: the
+  /// input's). kSum and kAvg: float32, float64, bfloat16, float16, and kSum of
+  /// int64; kMax: float32, int64. Anything else throws UsageError naming dtype
+  /// and operation, on every rank, before data moves.
+  virtual std::shared_ptr<Work> reduce_scatter(
+      const void* input,
+      DType input_dtype,
+      void* output,
+      DType output_dtype,
+      std::span<const std::int64_t> counts,
+      ReduceOp op,
+      std::string_view subject) = 0;
+
+  /// [collective] In place; dtypes and operations as for reduce_scatter.
+  virtual void all_reduce(
+      void* data,
+      std::int64_t numel,
+      DType dtype,
+      ReduceOp op,
+      std::string_view subject) = 0;
+
+  /// [collective] Every dtype; `root` in [0, size()).
+  virtual void broadcast(
+      void* data,
+      std::int64_t numel,
+      DType dtype,
+      int root,
+      std::string_view subject) = 0;
+
+  /// [collective] Returns once every rank has come with an equal request.
+  /// masks, if not null, receives the size() masks by rank.
+  virtual void meet(const Request& request, std::uint64_t* masks = nullptr) = 0;
+
+  void barrier(std::string_view subject);
+
+  /// Tells the other ranks that this one cannot go on: their current or next
+  /// waiting call throws PeerError with `what`. Never blocks and never throws.
+  /// Starts a new epoch here; the ranks that throw PeerError enter it too, so
+  /// that all may use the group again. When several ranks fail in the same
+  /// epoch, the first one's text is everybody's.
+  virtual void fail(std::string_view what) noexcept = 0;
+
+  /// Failures that this rank has lived through, its own and others'. A caller
+  /// that catches an exception compares it with the value before, to tell a
+  /// local failure (equal: call fail) from one that the others know of.
+  virtual std::uint64_t epoch() const = 0;
+
+  /// Memory shared by all ranks of the group, or null if they do not share one
+  /// host (or the backend cannot). Equal on every rank. Lives as long as this.
+  virtual HostMemory* host_memory() { return nullptr; }
+
+ protected:
+  Communicator(
+      int rank,
+      int size,
+      std::string backend,
+      std::chrono::milliseconds timeout);
+
+  CommCounters counters_;
+
+ private:
+  int rank_;
+  int size_;
+  std::string backend_;
+  std::chrono::milliseconds timeout_;
+};
+
+} // namespace fsdp

@@ -1,0 +1,47 @@
+#pragma once
+// An n-dimensional array of ranks with named axes (FSDP2 DeviceMesh); hands out
+// the groups along its axes.
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fsdp/process_group.h"
+
+namespace fsdp {
+
+/// Copies are handles of one mesh. Ranks are laid out in row-major order.
+class DeviceMesh {
+ public:
+  /// "cpu"; "cuda" and others once their backend is built.
+  const std::string& device_type() const;
+  int ndim() const;
+  int size(int axis) const;
+  int size() const; ///< of all axes together
+  const std::vector<std::string>& axis_names() const; ///< empty: unnamed
+  /// This rank's coordinate along `axis`.
+  int coordinate(int axis) const;
+  /// The ranks that differ from this one along `axis` only. Throws UsageError
+  /// for an axis that the mesh lacks, naming those it has.
+  ProcessGroup group(int axis) const;
+  ProcessGroup group(std::string_view axis_name) const;
+
+  struct Impl;
+  explicit DeviceMesh(std::shared_ptr<const Impl> impl)
+      : impl_(std::move(impl)) {}
+
+ private:
+  std::shared_ptr<const Impl> impl_;
+};
+
+/// [collective over `world`] A mesh over all ranks of `world`. Throws UsageError
+/// unless the product of `shape` is the world's size, `shape` has one or two
+/// axes and `axis_names` is empty or has a unique name for each.
+DeviceMesh init_device_mesh(
+    const ProcessGroup& world,
+    std::string device_type,
+    std::vector<int> shape,
+    std::vector<std::string> axis_names = {});
+
+} // namespace fsdp

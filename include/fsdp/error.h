@@ -1,0 +1,74 @@
+#pragma once
+// The errors of libfsdp. Each is one line of text:
+//   [rank r] what happened, where (unit, parameter, collective), got, expected,
+//   what to do
+// docs/errors.md lists every text with what the caller may do next. The library
+// never prints, exits or aborts; these exceptions are its only way to complain.
+
+#include <stdexcept>
+#include <string>
+
+namespace fsdp {
+
+/// Base of every error thrown by libfsdp.
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// The caller used the API in a way that can never work: a wrong shape, a
+/// module without hooks, an option out of range. Nothing was changed; correct
+/// the program.
+class UsageError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// A setting that came from outside the program (flag, file, environment
+/// variable) is missing, unknown or out of range. Correct the setting.
+class ConfigError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// A file or folder cannot be read or does not hold what it should.
+class DataError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// Base of the errors in talking to other ranks.
+class CommError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// Ranks met with different requests (another unit, collective, dtype, size or
+/// grad mode). Thrown on every rank of the group, with both requests. No data
+/// moved. The group may be used again once every rank has seen the error.
+class MismatchError : public CommError {
+ public:
+  using CommError::CommError;
+};
+
+/// Another rank failed; the text holds its rank, unit and message. Thrown once
+/// on every other rank. The group may be used again afterwards.
+class PeerError : public CommError {
+ public:
+  using CommError::CommError;
+};
+
+/// Another rank's process ended. The group cannot be used again.
+class PeerDiedError : public CommError {
+ public:
+  using CommError::CommError;
+};
+
+/// A wait passed its deadline; the text says what for and which ranks had not
+/// come. The group cannot be used again.
+class TimeoutError : public CommError {
+ public:
+  using CommError::CommError;
+};
+
+} // namespace fsdp

@@ -1,0 +1,129 @@
+#pragma once
+// Sharding the parameters, gradients and optimizer state of a module
+// (FSDP2 fully_shard, torch.distributed.fsdp). docs/architecture.md tells the
+// life of a unit.
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fsdp/device_mesh.h"
+#include "fsdp/mixed_precision.h"
+
+namespace at {
+class Tensor;
+}
+namespace torch::nn {
+class Module;
+}
+
+namespace fsdp {
+
+struct FullyShardOptions {
+  /// 1-D: the ranks that share the parameters.
+  std::optional<DeviceMesh> mesh;
+  /// Free the gathered parameters after the forward and gather them again for
+  /// the backward. Unset: true, except for the root (the first unit whose
+  /// forward is called), which is needed again at once. A forward without grad
+  /// reshards the root too.
+  std::optional<bool> reshard_after_forward;
+  MixedPrecisionPolicy mp_policy;
+};
+
+/// [collective over the mesh] Shards the parameters of `module` and of its
+/// submodules that no earlier call took, as one unit: gathered together before
+/// the module's forward, their gradients reduced together in its backward. Call
+/// it on the inner modules first, on the whole model last.
+///
+/// Row i of a parameter goes to rank i / ceil(n / world). Afterwards each
+/// parameter holds its rank's rows only (maybe none); between the unit's
+/// forward and its release it has its full shape, in the policy's dtype.
+/// Gradients are the mean over the mesh's ranks. An existing `.grad` is dropped.
+/// Each rank keeps its own rows of its own model: build it with the same seed
+/// everywhere.
+///
+/// The module must be an FSDP_MODULE (fsdp/hooked.h) or Hooked<...>. Throws
+/// UsageError, before anything is changed: module without hooks, applied twice,
+/// child after parent, a parameter with no dimension or not contiguous, or
+/// reachable from another unit, no mesh or one that is not 1-D.
+void fully_shard(
+    const std::shared_ptr<torch::nn::Module>& module,
+    const FullyShardOptions& options);
+
+/// For a holder: `fully_shard(block, {...})`.
+template <typename Holder>
+  requires requires(const Holder& holder) { holder.ptr(); }
+void fully_shard(const Holder& holder, const FullyShardOptions& options) {
+  fully_shard(
+      std::static_pointer_cast<torch::nn::Module>(holder.ptr()), options);
+}
+
+/// True if fully_shard was called on this very module.
+bool is_fully_sharded(const torch::nn::Module& module);
+
+/// [collective] Gathers the parameters of this unit (not of nested ones), e.g.
+/// to read them. They stay gathered until reshard() or the next forward's end.
+void unshard(torch::nn::Module& module);
+/// Releases them again; local.
+void reshard(torch::nn::Module& module);
+
+/// While false, backward keeps each rank's full gradients (in the reduce dtype)
+/// instead of reducing them; the next backward with true reduces the sum of
+/// all. For gradient accumulation. Every rank of the mesh calls it alike.
+void set_requires_gradient_sync(
+    torch::nn::Module& module,
+    bool requires_gradient_sync,
+    bool recurse = true);
+
+/// Changes the option of fully_shard; takes effect on the next forward.
+void set_reshard_after_forward(
+    torch::nn::Module& module,
+    bool reshard_after_forward,
+    bool recurse = true);
+
+/// How many units are gathered ahead of use, in the order recorded in the
+/// forward (0: none; default 1). Applies to the whole tree of `module`'s root.
+void set_prefetch_depth(torch::nn::Module& module, int depth);
+
+/// One parameter as the shard group holds it.
+struct ShardInfo {
+  std::string name; ///< qualified from the root module
+  std::vector<std::int64_t> full_sizes;
+  std::int64_t row_begin = 0; ///< this rank's rows
+  std::int64_t num_rows = 0;
+};
+
+/// The sharded parameters below `module`, in the order of named_parameters();
+/// parameters that no unit manages are left out.
+std::vector<ShardInfo> shard_infos(const torch::nn::Module& module);
+
+/// [collective] The full value of every parameter below `module` (sharded or
+/// not) by qualified name, in its own dtype, on every rank. For tests, small
+/// models and exports; it holds the whole model.
+std::vector<std::pair<std::string, at::Tensor>> full_parameters(
+    torch::nn::Module& module);
+
+/// What the runtime has done below `module` since it was sharded.
+struct RuntimeCounters {
+  std::int64_t num_unshards = 0; ///< gathers of a unit
+  std::int64_t num_reductions = 0; ///< reductions of a unit's gradients
+  double wait_ms = 0; ///< blocked on other ranks
+  double reduce_ms = 0; ///< copying and summing gradients, without waiting
+};
+RuntimeCounters runtime_counters(const torch::nn::Module& module);
+
+/// What happened to a unit, for tests and traces.
+enum class UnitEvent { kUnshard, kReshard, kReduce, kWaitUnshard };
+
+/// `observer` is called on the rank's own thread at each event of the units
+/// below `module`'s root, with the unit's qualified name ("" is the root). Pass
+/// nullptr to end it.
+using UnitObserver =
+    std::function<void(UnitEvent event, const std::string& unit)>;
+void set_unit_observer(torch::nn::Module& module, UnitObserver observer);
+
+} // namespace fsdp

@@ -1,0 +1,100 @@
+#pragma once
+// Optimizers over local shards: one fused call per step, or one per dtype.
+// torch::optim's optimizers work on sharded parameters too, as long as they
+// treat elements one by one (no LBFGS, no per-tensor norms).
+//
+// A step is local: no communication. Construct them after fully_shard.
+
+#include <memory>
+#include <vector>
+
+namespace at {
+class Tensor;
+}
+
+namespace fsdp {
+
+/// Decoupled weight decay (Loshchilov and Hutter, 2019).
+struct AdamWOptions {
+  explicit AdamWOptions(double learning_rate = 1e-3) : lr(learning_rate) {}
+  double lr;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 1e-2;
+};
+
+/// L2 penalty added to the gradient (Kingma and Ba, 2015).
+struct AdamOptions {
+  explicit AdamOptions(double learning_rate = 1e-3) : lr(learning_rate) {}
+  double lr;
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0;
+};
+
+struct SGDOptions {
+  explicit SGDOptions(double learning_rate) : lr(learning_rate) {}
+  double lr;
+  double momentum = 0;
+  double dampening = 0;
+  double weight_decay = 0;
+  bool nesterov = false;
+};
+
+/// Base of the fused optimizers. Keeps the parameters it was given (handles, not
+/// copies); parameters without `.grad` are skipped, as in torch.optim. Each step
+/// bumps the parameters' versions, so that autograd notices a stale backward.
+/// Throws UsageError when a parameter is gathered, or its gradient does not have
+/// its shape.
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+  virtual void step() = 0;
+  /// Drops the gradients (sets them undefined).
+  void zero_grad();
+  void set_lr(double lr) { lr_ = lr; }
+  double lr() const { return lr_; }
+  const std::vector<at::Tensor>& parameters() const { return parameters_; }
+
+ protected:
+  Optimizer(std::vector<at::Tensor> parameters, double lr);
+  std::vector<at::Tensor> parameters_;
+  double lr_;
+};
+
+class AdamW final : public Optimizer {
+ public:
+  explicit AdamW(std::vector<at::Tensor> parameters, AdamWOptions options = AdamWOptions());
+  ~AdamW() override;
+  void step() override;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+class Adam final : public Optimizer {
+ public:
+  explicit Adam(std::vector<at::Tensor> parameters, AdamOptions options = AdamOptions());
+  ~Adam() override;
+  void step() override;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+class SGD final : public Optimizer {
+ public:
+  SGD(std::vector<at::Tensor> parameters, SGDOptions options);
+  ~SGD() override;
+  void step() override;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+} // namespace fsdp

@@ -1,0 +1,70 @@
+#pragma once
+// Joining the job: who am I, who are the others, and sub-groups of them.
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "fsdp/communicator.h"
+
+namespace fsdp {
+
+struct InitOptions {
+  /// "auto", "self", "inproc", "shm" or "gloo". auto: self for a world of one,
+  /// shm if all ranks are on one host, gloo otherwise.
+  std::string backend = "auto";
+  /// Deadline of every wait of the group.
+  std::chrono::milliseconds timeout{300'000};
+  /// Overrides the launcher's variables; all three or none.
+  std::optional<int> rank;
+  std::optional<int> world_size;
+  std::optional<std::string> master; ///< "address:port"
+};
+
+/// The ranks of a job, or some of them. Copies are handles of one group. A rank
+/// uses its handles from one thread at a time.
+class ProcessGroup {
+ public:
+  int rank() const; ///< in this group
+  int size() const;
+  /// Ranks of the members in the world, ascending.
+  const std::vector<int>& world_ranks() const;
+  Communicator& communicator() const;
+  void barrier(std::string_view subject = "barrier") const;
+
+  /// [collective over this group] The sub-group of the members `ranks` (ranks
+  /// in this group, ascending, without duplicates) that holds this rank. Every
+  /// member calls it; disjoint sub-groups may be made by one call each side,
+  /// e.g. the rows of a mesh. `name` is used in messages and must be equal
+  /// within a sub-group. Throws UsageError if this rank is not in `ranks`.
+  ProcessGroup split(const std::vector<int>& ranks, std::string name) const;
+
+  struct Impl;
+  explicit ProcessGroup(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+ private:
+  std::shared_ptr<Impl> impl_;
+};
+
+/// [collective over the job] Joins the job described by the environment of
+/// `fsdp run`, torchrun, mpirun or srun (or by `options`); without any of them
+/// the world is this process alone. Throws ConfigError for a bad environment
+/// (rank out of range, port in use, no address), TimeoutError naming the ranks
+/// that did not come.
+ProcessGroup init_process_group(const InitOptions& options = {});
+
+/// Runs `body` as `size` ranks that are threads of this process, over the named
+/// backend ("inproc", "shm" or "gloo"), and waits for all of them. A body that
+/// throws makes the others throw PeerError; then the exception of the rank that
+/// failed first is thrown here. For tests and for programs without randomness
+/// in the forward: the ranks share one random generator and one thread count.
+void run_ranks(
+    int size,
+    const std::function<void(ProcessGroup)>& body,
+    const InitOptions& options = {.backend = "inproc"});
+
+} // namespace fsdp

@@ -1,0 +1,44 @@
+#pragma once
+// The backends by name, and what each needs to make a communicator.
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "comm/store.h"
+#include "fsdp/communicator.h"
+
+namespace fsdp {
+
+struct BackendArgs {
+  std::shared_ptr<Store> store; ///< of this group alone
+  int rank = 0;
+  int size = 1;
+  std::chrono::milliseconds timeout{300'000};
+  std::string group_name; ///< for messages: "world", "shard", ...
+};
+
+/// [collective] Makes the group's communicator, or returns null, on every rank
+/// alike, if these ranks cannot use the backend (not on one host, ...).
+using BackendFactory =
+    std::unique_ptr<Communicator> (*)(const BackendArgs& args);
+
+/// Backends register here once, by name; the order of registration is the order
+/// in which "auto" tries them. `register_host_backends` (self, inproc, shm) and
+/// `register_gloo_backend` are idempotent and thread-safe.
+void register_backend(std::string name, BackendFactory factory);
+void register_host_backends();
+
+std::vector<std::string> backend_names();
+
+/// [collective] `name` is a registered name or "auto": a world of one takes
+/// self, otherwise the first of shm, gloo, ... that all ranks can use. Throws
+/// ConfigError naming the valid names for an unknown one, and CommError with
+/// the reason if a named backend cannot be used by these ranks.
+std::unique_ptr<Communicator> make_communicator(
+    std::string_view name,
+    const BackendArgs& args);
+
+} // namespace fsdp
