@@ -16,13 +16,13 @@ function(add_fsdp_test name)
   target_include_directories(${name} PRIVATE
     "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}/tests")
   target_link_libraries(${name} PRIVATE ${T_LIBS} GTest::gmock GTest::gtest_main fsdp_warnings)
-  set(_properties TIMEOUT ${T_TIMEOUT} PROCESSORS ${T_PROCESSORS} LABELS "${T_LABELS}"
-    ENVIRONMENT "OMP_NUM_THREADS=1")
   if(T_SPLIT)
     gtest_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 60
-      PROPERTIES ${_properties})
+      PROPERTIES TIMEOUT ${T_TIMEOUT} PROCESSORS ${T_PROCESSORS}
+        LABELS "${T_LABELS}" ENVIRONMENT OMP_NUM_THREADS=1)
   else()
     add_test(NAME ${name} COMMAND ${name})
-    set_tests_properties(${name} PROPERTIES ${_properties})
+    set_tests_properties(${name} PROPERTIES TIMEOUT ${T_TIMEOUT}
+      PROCESSORS ${T_PROCESSORS} LABELS "${T_LABELS}" ENVIRONMENT OMP_NUM_THREADS=1)
   endif()
 endfunction()
