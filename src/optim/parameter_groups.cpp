@@ -1,0 +1,158 @@
+#include "optim/parameter_groups.h"
+
+#include <ATen/ops/empty_strided.h>
+
+#include <algorithm>
+#include <string>
+#include <unordered_set>
+#include <utility>
+
+#include "fsdp/error.h"
+
+namespace fsdp::optim {
+namespace {
+
+std::string shape_of(const at::Tensor& tensor) {
+  std::string text = "[";
+  for (const std::int64_t size : tensor.sizes()) {
+    text += (text.size() > 1 ? ", " : "") + std::to_string(size);
+  }
+  return text + "]";
+}
+
+std::string dtype_of(const at::Tensor& tensor) {
+  return c10::toString(tensor.scalar_type());
+}
+
+[[noreturn]] void fail(
+    std::string_view optimizer, std::size_t index, const std::string& what) {
+  throw UsageError(
+      std::string(optimizer) + ": parameter " + std::to_string(index) + " " +
+      what);
+}
+
+void check_gradient(
+    const at::Tensor& parameter,
+    const at::Tensor& grad,
+    std::size_t index,
+    std::string_view optimizer) {
+  if (grad.layout() != c10::Layout::Strided) {
+    fail(
+        optimizer,
+        index,
+        "has a sparse gradient, expected a dense one: make the embedding with "
+        "sparse(false)");
+  }
+  if (grad.sizes() != parameter.sizes()) {
+    fail(
+        optimizer,
+        index,
+        "has shape " + shape_of(parameter) + " but a gradient of shape " +
+            shape_of(grad) +
+            ": call step() after backward() has returned, and do not assign "
+            "full gradients to sharded parameters");
+  }
+  if (grad.scalar_type() != parameter.scalar_type()) {
+    fail(
+        optimizer,
+        index,
+        "has dtype " + dtype_of(parameter) + " but a gradient of dtype " +
+            dtype_of(grad) + ": cast the gradient");
+  }
+  if (!parameter.is_non_overlapping_and_dense()) {
+    fail(
+        optimizer,
+        index,
+        "of shape " + shape_of(parameter) +
+            " has gaps in memory, expected a dense tensor: make it with "
+            "contiguous() or clone()");
+  }
+}
+
+// The fused kernels walk parameter, gradient and state as flat memory.
+at::Tensor with_layout_of(const at::Tensor& parameter, at::Tensor grad) {
+  if (grad.strides() == parameter.strides()) {
+    return grad;
+  }
+  at::Tensor copy =
+      at::empty_strided(parameter.sizes(), parameter.strides(), grad.options());
+  copy.copy_(grad);
+  return copy;
+}
+
+} // namespace
+
+std::vector<at::Tensor> distinct_parameters(
+    std::vector<at::Tensor> parameters, std::string_view optimizer) {
+  std::vector<at::Tensor> distinct;
+  std::unordered_set<const c10::TensorImpl*> seen;
+  for (std::size_t index = 0; index < parameters.size(); ++index) {
+    at::Tensor& parameter = parameters[index];
+    if (!parameter.defined()) {
+      fail(optimizer, index, "is an undefined tensor, expected a parameter");
+    }
+    if (!c10::isFloatingType(parameter.scalar_type())) {
+      fail(
+          optimizer,
+          index,
+          "has dtype " + dtype_of(parameter) +
+              ", expected a real floating type: leave it out");
+    }
+    if (seen.insert(parameter.unsafeGetTensorImpl()).second) {
+      distinct.push_back(std::move(parameter));
+    }
+  }
+  return distinct;
+}
+
+std::vector<std::vector<Candidate>> group_candidates(
+    const std::vector<at::Tensor>& parameters, std::string_view optimizer) {
+  std::vector<std::vector<Candidate>> groups;
+  for (std::size_t index = 0; index < parameters.size(); ++index) {
+    const at::Tensor& parameter = parameters[index];
+    const at::Tensor& grad = parameter.grad();
+    if (!grad.defined()) {
+      continue;
+    }
+    check_gradient(parameter, grad, index, optimizer);
+    const auto group = std::find_if(
+        groups.begin(), groups.end(), [&](const std::vector<Candidate>& other) {
+          const at::Tensor& first = other.front().parameter;
+          return first.scalar_type() == parameter.scalar_type() &&
+                 first.device() == parameter.device();
+        });
+    Candidate candidate{index, parameter, with_layout_of(parameter, grad)};
+    if (group == groups.end()) {
+      groups.push_back({std::move(candidate)});
+    } else {
+      group->push_back(std::move(candidate));
+    }
+  }
+  return groups;
+}
+
+void check_state(
+    const at::Tensor& state,
+    const Candidate& candidate,
+    std::string_view optimizer) {
+  const at::Tensor& parameter = candidate.parameter;
+  if (state.sizes() != parameter.sizes() ||
+      state.scalar_type() != parameter.scalar_type() ||
+      state.strides() != parameter.strides()) {
+    fail(
+        optimizer,
+        candidate.index,
+        "is " + dtype_of(parameter) + " " + shape_of(parameter) +
+            " but its optimizer state was made for " + dtype_of(state) + " " +
+            shape_of(state) +
+            ": construct the optimizer after fully_shard and to(dtype)");
+  }
+}
+
+void bump_versions(const std::vector<at::Tensor>& parameters) {
+  for (const at::Tensor& parameter : parameters) {
+    parameter.unsafeGetTensorImpl()->bump_version();
+  }
+}
+
+} // namespace fsdp::optim
