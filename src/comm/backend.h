@@ -18,6 +18,8 @@ struct BackendArgs {
   int size = 1;
   std::chrono::milliseconds timeout{300'000};
   std::string group_name; ///< for messages: "world", "shard", ...
+  /// An address towards which every rank has a route; empty: this host.
+  std::string master_addr;
 };
 
 /// [collective] Makes the group's communicator, or returns null, on every rank
