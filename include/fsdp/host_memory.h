@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -42,11 +43,20 @@ class SharedRegion {
   /// Names bytes [offset, offset + length) of the read-only mapping for the
   /// fault handler: "parameter 'weight' of unit 'layers.0'". A write there ends
   /// the process with SIGSEGV after one line on the standard error that holds
-  /// the name. At most 4096 names are kept over all regions.
+  /// the name. At most 4096 names are kept over all regions; a range that has a
+  /// name keeps it. Thread-safe.
   void name_range(std::size_t offset, std::size_t length, std::string name);
 
  private:
+  struct Name {
+    std::size_t offset;
+    std::size_t length;
+    int ticket; // of the fault handler
+  };
+
   SharedRegion() = default;
+  std::mutex names_mutex_;
+  std::vector<Name> names_;
   int fd_ = -1;
   std::size_t size_ = 0;
   std::byte* writable_ = nullptr;

@@ -20,6 +20,8 @@ struct BackendArgs {
   std::string group_name; ///< for messages: "world", "shard", ...
   /// An address towards which every rank has a route; empty: this host.
   std::string master_addr;
+  /// A factory that returns null leaves the reason here.
+  std::string* why_not = nullptr;
 };
 
 /// [collective] Makes the group's communicator, or returns null, on every rank
@@ -35,12 +37,14 @@ void register_host_backends();
 
 std::vector<std::string> backend_names();
 
+/// The environment variable FSDP_DISABLE_SHM, if set to anything but 0, makes a
+/// rank say that it cannot use shm, as if it were on a host of its own.
+///
 /// [collective] `name` is a registered name or "auto": a world of one takes
 /// self, otherwise the first of shm, gloo, ... that all ranks can use. Throws
 /// ConfigError naming the valid names for an unknown one, and CommError with
 /// the reason if a named backend cannot be used by these ranks.
 std::unique_ptr<Communicator> make_communicator(
-    std::string_view name,
-    const BackendArgs& args);
+    std::string_view name, const BackendArgs& args);
 
 } // namespace fsdp

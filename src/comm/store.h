@@ -2,10 +2,10 @@
 // The little key-value store through which ranks find each other.
 
 #include <chrono>
+#include <condition_variable>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <condition_variable>
 #include <string>
 #include <string_view>
 
@@ -40,6 +40,7 @@ class MemoryStore final : public Store {
 };
 
 /// `base` with every key prefixed: one store per group over one server.
-std::shared_ptr<Store> prefixed(std::shared_ptr<Store> base, std::string prefix);
+std::shared_ptr<Store> prefixed(
+    std::shared_ptr<Store> base, std::string prefix);
 
 } // namespace fsdp

@@ -1,0 +1,425 @@
+#include "comm/host/host_communicator.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "comm/error_text.h"
+#include "comm/reduce_kernels.h"
+#include "fsdp/error.h"
+
+namespace fsdp::host {
+
+namespace {
+
+constexpr std::size_t kSmallBytes = 32 << 10;
+
+class DoneWork final : public Work {
+ public:
+  void wait() override {}
+};
+
+std::shared_ptr<Work> done() {
+  static const auto work = std::make_shared<DoneWork>();
+  return work;
+}
+
+std::int64_t divide_up(std::int64_t a, std::int64_t b) {
+  return (a + b - 1) / b;
+}
+
+// Elements [k * chunk, (k + 1) * chunk) of `numel`: how many there are.
+std::int64_t length_of_chunk(
+    std::int64_t numel, std::int64_t chunk, std::int64_t k) {
+  return std::clamp<std::int64_t>(numel - k * chunk, 0, chunk);
+}
+
+std::size_t bytes_of(std::int64_t numel, DType dtype) {
+  return static_cast<std::size_t>(numel) * size_of(dtype);
+}
+
+// Null and 0 bytes are a fine empty shard, but not to memcpy.
+void copy(void* to, const void* from, std::size_t bytes) {
+  if (bytes > 0 && to != from) {
+    std::memcpy(to, from, bytes);
+  }
+}
+
+} // namespace
+
+HostCommunicator::HostCommunicator(
+    int rank,
+    int size,
+    std::string backend,
+    std::chrono::milliseconds timeout,
+    std::shared_ptr<SharedRegion> control,
+    std::unique_ptr<HostLink> link)
+    : Communicator(rank, size, std::move(backend), timeout),
+      group_(
+          rank, size, timeout, std::move(control), std::move(link), counters_),
+      inputs_(static_cast<std::size_t>(size)) {}
+
+// Writes this rank's buffer of the next stage, and returns the stage once all
+// ranks have written theirs.
+template <class Write>
+std::uint64_t HostCommunicator::exchange(Call& call, Write write) {
+  group_.open_epoch();
+  if (stage_epoch_ != group_.epoch()) {
+    stage_epoch_ = group_.epoch();
+    stage_ = 0;
+  }
+  const std::uint64_t stage = stage_++;
+  if (size() > 1) {
+    write(group_.control().staging(rank(), stage));
+  }
+  if (call.has_met) {
+    group_.fence(call.request);
+  } else {
+    group_.meet(call.request, nullptr);
+    call.has_met = true;
+  }
+  return stage;
+}
+
+const std::byte* HostCommunicator::staged(int from, std::uint64_t stage) const {
+  return group_.control().staging(from, stage);
+}
+
+void HostCommunicator::stage(
+    std::byte* to, const void* from, std::size_t bytes) {
+  copy(to, from, bytes);
+  counters_.bytes_sent += static_cast<std::int64_t>(bytes);
+}
+
+std::int64_t HostCommunicator::numel_of(
+    std::span<const std::int64_t> counts, const Request& request) const {
+  std::int64_t total = 0;
+  bool has_negative = false;
+  for (const std::int64_t count : counts) {
+    has_negative = has_negative || count < 0;
+    total += count;
+  }
+  if (counts.size() != static_cast<std::size_t>(size()) || has_negative) {
+    throw UsageError(
+        rank_prefix(rank()) + request.describe() + ": got " +
+        std::to_string(counts.size()) + " counts" +
+        (has_negative ? ", one of them negative" : "") +
+        "; pass one for each of the " + std::to_string(size()) +
+        " ranks, 0 or more");
+  }
+  return total;
+}
+
+std::shared_ptr<Work> HostCommunicator::all_gather(
+    const void* input,
+    void* output,
+    std::span<const std::int64_t> counts,
+    DType dtype,
+    std::string_view subject) {
+  Request request{
+      .meeting = Meeting::kAllGather,
+      .dtype = dtype,
+      .subject = std::string(subject)};
+  request.numel = numel_of(counts, request);
+  ++counters_.num_all_gathers;
+  Call call{encode(request, counts)};
+
+  const auto chunk = static_cast<std::int64_t>(kStagingBytes / size_of(dtype));
+  const std::int64_t largest = *std::max_element(counts.begin(), counts.end());
+  const std::int64_t num_stages =
+      std::max<std::int64_t>(1, divide_up(largest, chunk));
+  const auto* in = static_cast<const std::byte*>(input);
+  for (std::int64_t k = 0; k < num_stages; ++k) {
+    const std::int64_t own =
+        length_of_chunk(counts[static_cast<std::size_t>(rank())], chunk, k);
+    const std::uint64_t at = exchange(call, [&](std::byte* to) {
+      stage(to, in + bytes_of(k * chunk, dtype), bytes_of(own, dtype));
+    });
+    auto* out = static_cast<std::byte*>(output);
+    for (int peer = 0; peer < size(); ++peer) {
+      const std::int64_t count = counts[static_cast<std::size_t>(peer)];
+      const std::int64_t length = length_of_chunk(count, chunk, k);
+      const std::size_t offset = bytes_of(k * chunk, dtype);
+      const std::byte* from = peer == rank() ? in + offset : staged(peer, at);
+      if (length > 0) {
+        copy(out + offset, from, bytes_of(length, dtype));
+      }
+      out += bytes_of(count, dtype);
+    }
+  }
+  return done();
+}
+
+void HostCommunicator::broadcast(
+    void* data,
+    std::int64_t numel,
+    DType dtype,
+    int root,
+    std::string_view subject) {
+  const Request request{
+      .meeting = Meeting::kBroadcast,
+      .dtype = dtype,
+      .root = root,
+      .numel = numel,
+      .subject = std::string(subject)};
+  if (root < 0 || root >= size()) {
+    throw UsageError(
+        rank_prefix(rank()) + request.describe() + ": root is " +
+        std::to_string(root) + "; it must be a rank from 0 to " +
+        std::to_string(size() - 1));
+  }
+  ++counters_.num_broadcasts;
+  Call call{encode(request)};
+  const auto chunk = static_cast<std::int64_t>(kStagingBytes / size_of(dtype));
+  const std::int64_t num_stages =
+      std::max<std::int64_t>(1, divide_up(numel, chunk));
+  for (std::int64_t k = 0; k < num_stages; ++k) {
+    auto* part = static_cast<std::byte*>(data) + bytes_of(k * chunk, dtype);
+    const std::size_t bytes = bytes_of(length_of_chunk(numel, chunk, k), dtype);
+    const std::uint64_t at = exchange(call, [&](std::byte* to) {
+      if (rank() == root) {
+        stage(to, part, bytes);
+      }
+    });
+    if (rank() != root) {
+      copy(part, staged(root, at), bytes);
+    }
+  }
+}
+
+// What a rank can stage for each other rank at once; a multiple of 64 bytes,
+// for aligned loads.
+std::int64_t HostCommunicator::piece_numel(std::size_t element_bytes) const {
+  const std::size_t bytes =
+      kStagingBytes / static_cast<std::size_t>(size()) / 64 * 64;
+  return static_cast<std::int64_t>(bytes / element_bytes);
+}
+
+// Reduces what all ranks have staged at byte `staged_at` of their buffers; this
+// rank's part is read at `own`.
+void HostCommunicator::reduce_piece(
+    const Call& call,
+    std::uint64_t stage,
+    std::size_t staged_at,
+    const void* own,
+    void* output,
+    DType output_dtype,
+    std::int64_t numel) {
+  for (int peer = 0; peer < size(); ++peer) {
+    inputs_[static_cast<std::size_t>(peer)] =
+        peer == rank() ? own : staged(peer, stage) + staged_at;
+  }
+  reduce_in_rank_order(
+      inputs_,
+      static_cast<DType>(call.request.dtype),
+      output,
+      output_dtype,
+      numel,
+      static_cast<ReduceOp>(call.request.op),
+      size());
+}
+
+std::shared_ptr<Work> HostCommunicator::reduce_scatter(
+    const void* input,
+    DType input_dtype,
+    void* output,
+    DType output_dtype,
+    std::span<const std::int64_t> counts,
+    ReduceOp op,
+    std::string_view subject) {
+  Request request{
+      .meeting = Meeting::kReduceScatter,
+      .dtype = input_dtype,
+      .op = op,
+      .subject = std::string(subject)};
+  request.numel = numel_of(counts, request);
+  check_reducible(rank(), request, output_dtype);
+  ++counters_.num_reduce_scatters;
+  Call call{encode(request, counts)};
+
+  const std::int64_t chunk = piece_numel(size_of(input_dtype));
+  const std::int64_t largest = *std::max_element(counts.begin(), counts.end());
+  const std::int64_t num_stages =
+      std::max<std::int64_t>(1, divide_up(largest, chunk));
+  const auto* in = static_cast<const std::byte*>(input);
+  const std::byte* own = in;
+  for (int peer = 0; peer < rank(); ++peer) {
+    own += bytes_of(counts[static_cast<std::size_t>(peer)], input_dtype);
+  }
+  for (std::int64_t k = 0; k < num_stages; ++k) {
+    const std::size_t offset = bytes_of(k * chunk, input_dtype);
+    const std::uint64_t at = exchange(call, [&](std::byte* to) {
+      const std::byte* from = in;
+      for (int peer = 0; peer < size(); ++peer) {
+        const std::int64_t count = counts[static_cast<std::size_t>(peer)];
+        const std::int64_t length = length_of_chunk(count, chunk, k);
+        if (peer != rank() && length > 0) {
+          stage(
+              to + bytes_of(chunk * peer, input_dtype),
+              from + offset,
+              bytes_of(length, input_dtype));
+        }
+        from += bytes_of(count, input_dtype);
+      }
+    });
+    const std::int64_t length =
+        length_of_chunk(counts[static_cast<std::size_t>(rank())], chunk, k);
+    if (length > 0) {
+      reduce_piece(
+          call,
+          at,
+          bytes_of(chunk * rank(), input_dtype),
+          own + offset,
+          static_cast<std::byte*>(output) + bytes_of(k * chunk, output_dtype),
+          output_dtype,
+          length);
+    }
+  }
+  return done();
+}
+
+void HostCommunicator::all_reduce(
+    void* data,
+    std::int64_t numel,
+    DType dtype,
+    ReduceOp op,
+    std::string_view subject) {
+  const Request request{
+      .meeting = Meeting::kAllReduce,
+      .dtype = dtype,
+      .op = op,
+      .numel = numel,
+      .subject = std::string(subject)};
+  check_reducible(rank(), request, dtype);
+  ++counters_.num_all_reduces;
+  Call call{encode(request)};
+  auto* bytes = static_cast<std::byte*>(data);
+  if (size() == 1 || bytes_of(numel, dtype) <= kSmallBytes) {
+    all_reduce_small(call, bytes, numel);
+    return;
+  }
+  const std::int64_t span = piece_numel(size_of(dtype)) * size();
+  for (std::int64_t begin = 0; begin < numel; begin += span) {
+    all_reduce_span(
+        call, bytes + bytes_of(begin, dtype), std::min(span, numel - begin));
+  }
+}
+
+// Every rank reduces everything: one stage.
+void HostCommunicator::all_reduce_small(
+    Call& call, std::byte* data, std::int64_t numel) {
+  const auto dtype = static_cast<DType>(call.request.dtype);
+  const std::uint64_t at = exchange(
+      call, [&](std::byte* to) { stage(to, data, bytes_of(numel, dtype)); });
+  if (numel > 0) {
+    reduce_piece(call, at, 0, data, data, dtype, numel);
+  }
+}
+
+// Each rank reduces one piece, and the pieces are gathered: two stages.
+void HostCommunicator::all_reduce_span(
+    Call& call, std::byte* data, std::int64_t numel) {
+  const auto dtype = static_cast<DType>(call.request.dtype);
+  const std::int64_t piece = divide_up(numel, size());
+  const std::size_t piece_bytes = bytes_of(piece_numel(size_of(dtype)), dtype);
+  const auto piece_of = [&](int peer) {
+    return data + bytes_of(piece * peer, dtype);
+  };
+  const auto length_of = [&](int peer) {
+    return length_of_chunk(numel, piece, peer);
+  };
+  const std::uint64_t at = exchange(call, [&](std::byte* to) {
+    for (int peer = 0; peer < size(); ++peer) {
+      if (peer != rank() && length_of(peer) > 0) {
+        stage(
+            to + piece_bytes * static_cast<std::size_t>(peer),
+            piece_of(peer),
+            bytes_of(length_of(peer), dtype));
+      }
+    }
+  });
+  const std::uint64_t gathered = exchange(call, [&](std::byte* to) {
+    if (length_of(rank()) > 0) {
+      reduce_piece(
+          call,
+          at,
+          piece_bytes * static_cast<std::size_t>(rank()),
+          piece_of(rank()),
+          to,
+          dtype,
+          length_of(rank()));
+      counters_.bytes_sent +=
+          static_cast<std::int64_t>(bytes_of(length_of(rank()), dtype));
+    }
+  });
+  for (int peer = 0; peer < size(); ++peer) {
+    if (length_of(peer) > 0) {
+      copy(
+          piece_of(peer),
+          staged(peer, gathered),
+          bytes_of(length_of(peer), dtype));
+    }
+  }
+}
+
+void HostCommunicator::meet(const Request& request, std::uint64_t* masks) {
+  group_.meet(encode(request), masks);
+}
+
+void HostCommunicator::fail(std::string_view what) noexcept {
+  group_.fail(what);
+}
+
+std::uint64_t HostCommunicator::epoch() const {
+  return group_.epoch();
+}
+
+std::shared_ptr<SharedRegion> HostCommunicator::allocate(
+    std::size_t bytes, std::string_view label) {
+  const WireRequest request = encode(
+      {.meeting = Meeting::kAllocate,
+       .numel = static_cast<std::int64_t>(bytes),
+       .subject = std::string(label)});
+  group_.meet(request, nullptr);
+  const std::uint64_t tag = group_.position();
+  std::shared_ptr<SharedRegion> region;
+  // Told to the others at once: they wait in the fences below.
+  const auto or_fail = [&](auto action) {
+    try {
+      action();
+    } catch (const CommError& error) {
+      group_.fail(error.what());
+      throw CommError(rank_prefix(rank()) + error.what());
+    }
+  };
+  if (rank() == 0) {
+    or_fail([&] {
+      region = SharedRegion::create(bytes, label);
+      group_.link().offer(tag, region);
+    });
+  }
+  group_.fence(request);
+  if (rank() != 0) {
+    or_fail([&] { region = group_.link().take(tag, bytes); });
+  }
+  group_.fence(request);
+  return region;
+}
+
+std::uint64_t HostCommunicator::post(const Request& request) {
+  return group_.post(encode(request));
+}
+
+void HostCommunicator::wait_post_slot() {
+  group_.wait_post_slot();
+}
+
+std::vector<std::uint64_t> HostCommunicator::await(std::uint64_t number) {
+  return group_.await(number);
+}
+
+void HostCommunicator::consume(std::uint64_t number) {
+  group_.consume(number);
+}
+
+} // namespace fsdp::host

@@ -1,0 +1,126 @@
+#pragma once
+// Where the ranks of one host meet: meetings, fences, the gradient stream and
+// failures, over a control region.
+//
+// Epochs. A rank leaves its epoch when it fails, when it finds a mismatch, or
+// when it sees a peer in a later epoch (it then reads why in the record that
+// was claimed for its own epoch, and enters the next). Leaving an epoch waits
+// for nobody.
+//
+// Hazards. A rank of a new epoch must not overwrite what a slower peer, still
+// in an older one, may be reading: requests, staging, the memory of gradient
+// messages. So the first call in an epoch that could lead to a write waits
+// until every rank has entered it (open_epoch). A rank enters an epoch only
+// between its calls or while it waits, never while it reads; hence from then on
+// everything written before is nobody's. Within an epoch: a request's place is
+// used again two meetings later, when every rank has come to the meeting
+// between and so has read it; staging likewise, see HostCommunicator.
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "comm/host/control.h"
+#include "comm/host/host_link.h"
+#include "fsdp/communicator.h"
+#include "fsdp/host_memory.h"
+
+namespace fsdp::host {
+
+/// One rank's handle. One thread at a time.
+class HostGroup {
+ public:
+  /// `counters` are the communicator's; must outlive this.
+  HostGroup(
+      int rank,
+      int size,
+      std::chrono::milliseconds timeout,
+      std::shared_ptr<SharedRegion> control,
+      std::unique_ptr<HostLink> link,
+      CommCounters& counters);
+  HostGroup(const HostGroup&) = delete;
+  HostGroup& operator=(const HostGroup&) = delete;
+  /// Tells ranks that wait for this one, now or later, that it has left.
+  ~HostGroup();
+
+  /// Waits until every rank of the group is in this rank's epoch. To be called
+  /// before memory is written that peers have read in an earlier one.
+  void open_epoch();
+
+  /// Comes to the next meeting and compares all requests.
+  void meet(const WireRequest& request, std::uint64_t* masks);
+  /// A meeting without a request of its own, inside the call `request`.
+  void fence(const WireRequest& request);
+  /// The number of meetings and fences in this epoch, with the epoch: equal on
+  /// all ranks that have just passed the same one, and growing.
+  std::uint64_t position() const;
+
+  std::uint64_t post(const WireRequest& request);
+  void wait_post_slot();
+  std::vector<std::uint64_t> await(std::uint64_t number);
+  void consume(std::uint64_t number);
+
+  void fail(std::string_view what) noexcept;
+  std::uint64_t epoch() const { return epoch_; }
+
+  const ControlLayout& control() const { return control_; }
+  HostLink& link() { return *link_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  using Describe = std::function<std::string()>;
+  struct Wait {
+    Counter counter;
+    std::uint64_t target;
+    const Describe& describe;
+    Clock::time_point deadline;
+  };
+
+  // Waiting (host_group_wait.cpp).
+  void wait_all(
+      Counter counter, std::uint64_t target, const Describe& describe);
+  void wait_for_peer(int peer, const Wait& wait);
+  bool has_reached(int peer, Counter counter, std::uint64_t target);
+  void check_peers(const Wait& wait, bool is_polling);
+  void throw_if_late(const Wait& wait);
+  [[noreturn]] void throw_died(int peer, bool has_ended, const Wait& wait);
+
+  // Failures (host_group_failure.cpp).
+  void check_usable() const;
+  bool record_failure(std::string_view line, bool is_mismatch) noexcept;
+  void enter_epoch(std::uint64_t epoch) noexcept;
+  [[noreturn]] void join_later_epoch(int peer);
+  void compare(const std::vector<WireRequest>& requests);
+
+  RankSlot& mine() const { return control_.slot(rank_); }
+  void publish(Counter counter, std::uint64_t count);
+  void wake_sleepers(RankSlot& slot) const noexcept;
+
+  const int rank_;
+  const int size_;
+  const std::chrono::milliseconds timeout_;
+  const std::shared_ptr<SharedRegion> region_;
+  const ControlLayout control_;
+  const std::unique_ptr<HostLink> link_;
+  CommCounters& counters_;
+  const int owner_pid_;
+
+  std::uint64_t epoch_ = 0;
+  std::uint64_t open_epoch_ = 0; // every rank has entered this one
+  std::uint64_t num_met_ = 0;
+  std::uint64_t num_posted_ = 0;
+  std::uint64_t num_consumed_ = 0;
+  std::vector<WireRequest> requests_; // scratch of compare, by rank
+  std::vector<char> ended_;           // scratch of check_peers, by rank
+
+  // The group is past use: what every further call throws.
+  enum class Broken { kNo, kTimeout, kPeerDied };
+  Broken broken_ = Broken::kNo;
+  std::string broken_text_;
+};
+
+} // namespace fsdp::host

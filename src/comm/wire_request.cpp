@@ -1,0 +1,79 @@
+#include "comm/wire_request.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace fsdp {
+
+namespace {
+
+std::uint64_t hash(std::span<const std::int64_t> counts) {
+  std::uint64_t value = 14695981039346656037u; // FNV-1a
+  for (const std::int64_t count : counts) {
+    value = (value ^ static_cast<std::uint64_t>(count)) * 1099511628211u;
+  }
+  return value;
+}
+
+bool same_call(const WireRequest& a, const WireRequest& b) {
+  return a.meeting == b.meeting && a.dtype == b.dtype && a.op == b.op &&
+         a.grad_enabled == b.grad_enabled && a.root == b.root &&
+         a.numel == b.numel && a.subject_bytes == b.subject_bytes &&
+         std::memcmp(a.subject, b.subject, sizeof(a.subject)) == 0;
+}
+
+} // namespace
+
+WireRequest encode(
+    const Request& request, std::span<const std::int64_t> counts) {
+  WireRequest wire;
+  wire.meeting = static_cast<std::uint8_t>(request.meeting);
+  wire.dtype = static_cast<std::uint8_t>(request.dtype);
+  wire.op = static_cast<std::uint8_t>(request.op);
+  wire.grad_enabled = request.grad_enabled ? 1 : 0;
+  wire.root = request.root;
+  wire.numel = request.numel;
+  wire.mask = request.mask;
+  wire.counts_hash = hash(counts);
+  const std::size_t length =
+      std::min(request.subject.size(), sizeof(wire.subject));
+  wire.subject_bytes = static_cast<std::uint8_t>(length);
+  std::memcpy(wire.subject, request.subject.data(), length);
+  return wire;
+}
+
+Request decode(const WireRequest& wire) {
+  return {
+      .meeting = static_cast<Meeting>(wire.meeting),
+      .dtype = static_cast<DType>(wire.dtype),
+      .op = static_cast<ReduceOp>(wire.op),
+      .grad_enabled = wire.grad_enabled != 0,
+      .root = wire.root,
+      .numel = wire.numel,
+      .mask = wire.mask,
+      .subject = std::string(wire.subject, wire.subject_bytes),
+  };
+}
+
+std::string find_mismatch(std::span<const WireRequest> by_rank) {
+  const WireRequest& first = by_rank.front();
+  for (std::size_t rank = 1; rank < by_rank.size(); ++rank) {
+    const WireRequest& other = by_rank[rank];
+    const std::string name = std::to_string(rank);
+    if (!same_call(first, other)) {
+      return "ranks met with different requests: rank 0 asks for " +
+             decode(first).describe() + ", rank " + name + " for " +
+             decode(other).describe() +
+             "; every rank must issue the same calls in the same order";
+    }
+    if (first.counts_hash != other.counts_hash) {
+      return "ranks met with different counts: rank 0 and rank " + name +
+             " both ask for " + decode(first).describe() +
+             ", but split the elements over the ranks differently; every rank "
+             "must pass the same counts";
+    }
+  }
+  return "";
+}
+
+} // namespace fsdp
