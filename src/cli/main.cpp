@@ -1,0 +1,138 @@
+// The program `fsdp`: reads the command line, runs one command, and turns
+// exceptions into one line and an exit status.
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "cli/nearest_name.h"
+#include "cli/run_command.h"
+#ifdef FSDP_CLI_HAS_TRAIN
+#include "cli/train_command.h"
+#endif
+#include "fsdp/error.h"
+#include "launch/run_job.h"
+
+namespace {
+
+constexpr int kFailure = 1;
+constexpr int kWrongUse = 2; // of the command line or of a setting
+
+int complain(const std::string& who, const std::string& text, int status) {
+  std::cerr << who << ": " << text << std::endl;
+  return status;
+}
+
+std::vector<std::string> command_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands({}))
+    names.push_back(command->get_name());
+  return names;
+}
+
+std::vector<std::string> option_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options())
+    for (const std::string& name : option->get_lnames())
+      names.push_back("--" + name);
+  return names;
+}
+
+/// What to say of an argument that CLI11 could not place.
+std::string describe_unknown(const CLI::App& command, std::string argument) {
+  if (!argument.starts_with('-'))
+    return "unexpected \"" + argument + "\"" +
+           (command.get_name() == "run"
+                ? ": expected fsdp run [options] -- program [arguments]"
+                : ": expected options only");
+  argument = argument.substr(0, argument.find('='));
+  return "unknown option " + argument + ": " +
+         fsdp::cli::suggest(argument, option_names(command)) + "; see fsdp " +
+         command.get_name() + " --help";
+}
+
+int wrong_command_line(CLI::App& app, const CLI::ParseError& error) {
+  const auto chosen = app.get_subcommands();
+  const CLI::App& command = chosen.empty() ? app : *chosen.front();
+  const std::string who =
+      chosen.empty() ? "fsdp" : "fsdp " + command.get_name();
+  const auto unknown = app.remaining(true);
+  if (!unknown.empty())
+    return complain(who, describe_unknown(command, unknown.front()), kWrongUse);
+  std::string text = error.what();
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return complain(who, text, kWrongUse);
+}
+
+/// Runs the command that the arguments name.
+int run_command(CLI::App& app, std::vector<std::string> args) {
+  try {
+    std::reverse(args.begin(), args.end()); // as CLI11 takes them
+    app.parse(args);
+    return 0;
+  } catch (const CLI::Success& done) { // --help, --version
+    return app.exit(done);
+  } catch (const CLI::ParseError& error) {
+    return wrong_command_line(app, error);
+  }
+}
+
+} // namespace
+
+int main(int argc, char** argv) {
+  std::vector<std::string> args(argv + 1, argv + argc);
+  const auto dashes = std::find(args.begin(), args.end(), "--");
+  std::vector<std::string> program;
+  if (dashes != args.end())
+    program.assign(dashes + 1, args.end());
+  args.erase(dashes, args.end());
+
+  CLI::App app("Fully sharded data parallel training for LibTorch", "fsdp");
+  app.set_version_flag("--version", "fsdp " FSDP_VERSION);
+  app.require_subcommand(1);
+  int status = 0;
+  fsdp::cli::register_run(app, program, status);
+#ifdef FSDP_CLI_HAS_TRAIN
+  fsdp::cli::register_train(app);
+#endif
+
+  const std::string commands = fsdp::cli::list(command_names(app));
+  if (args.empty())
+    return complain(
+        "fsdp",
+        "no command: expected " + commands + " (see fsdp --help)",
+        kWrongUse);
+  const std::string& name = args.front();
+  const auto names = command_names(app);
+  if (!name.starts_with('-') &&
+      std::find(names.begin(), names.end(), name) == names.end())
+    return complain(
+        "fsdp",
+        "unknown command " + name + ": " + fsdp::cli::suggest(name, names) +
+            " (see fsdp --help)",
+        kWrongUse);
+  if (!program.empty() && name != "run")
+    return complain(
+        "fsdp " + name, "unexpected \"--\": expected options only", kWrongUse);
+
+  try {
+    const int parsed = run_command(app, args);
+    return parsed != 0 ? parsed : status;
+  } catch (const fsdp::ProgramError& error) {
+    return complain("fsdp " + name, error.what(), error.status);
+  } catch (const fsdp::ConfigError& error) {
+    return complain("fsdp " + name, error.what(), kWrongUse);
+  } catch (const fsdp::UsageError& error) {
+    return complain("fsdp " + name, error.what(), kWrongUse);
+  } catch (const fsdp::PeerError& error) {
+    return complain("fsdp " + name, error.what(), fsdp::kExitAfterPeerFailure);
+  } catch (const fsdp::PeerDiedError& error) {
+    return complain("fsdp " + name, error.what(), fsdp::kExitAfterPeerFailure);
+  } catch (const std::exception& error) {
+    return complain("fsdp " + name, error.what(), kFailure);
+  }
+}

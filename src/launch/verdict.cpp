@@ -1,0 +1,49 @@
+#include "launch/verdict.h"
+
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+#include <tuple>
+
+#include "launch/run_job.h"
+
+namespace fsdp::detail {
+
+bool blames_peer(
+    int exit_code, int signal, const std::deque<std::string>& last_lines) {
+  if (exit_code == kExitAfterPeerFailure)
+    return true;
+  // The C++ runtime names the type of an uncaught exception before it aborts.
+  return signal == SIGABRT &&
+         std::any_of(
+             last_lines.begin(), last_lines.end(), [](const std::string& line) {
+               return line.find("'fsdp::PeerError'") != std::string::npos ||
+                      line.find("'fsdp::PeerDiedError'") != std::string::npos;
+             });
+}
+
+std::optional<size_t> first_failure(const std::vector<RankEnd>& ends) {
+  const auto standing = [&](size_t i) {
+    const RankEnd& end = ends[i];
+    const bool killed = end.signal != 0 && end.signal != SIGABRT;
+    return std::tuple(end.after_stop, end.blames_peer, !killed, i);
+  };
+  std::optional<size_t> first;
+  for (size_t i = 0; i < ends.size(); ++i)
+    if (ends[i].failed() && (!first || standing(i) < standing(*first)))
+      first = i;
+  return first;
+}
+
+std::string signal_name(int signal) {
+  const char* name = sigabbrev_np(signal);
+  return name ? "SIG" + std::string(name) : "signal " + std::to_string(signal);
+}
+
+std::string describe_end(const RankEnd& end) {
+  return end.signal != 0 ? "killed by " + signal_name(end.signal) +
+                               " (signal " + std::to_string(end.signal) + ")"
+                         : "exit code " + std::to_string(end.exit_code);
+}
+
+} // namespace fsdp::detail
