@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "comm/backend.h"
+#include "comm/c10d/gloo_backend.h"
 #include "comm/c10d/tcp_store.h"
 #include "comm/c10d/text.h"
 #include "comm/error_text.h"
@@ -73,6 +74,7 @@ std::shared_ptr<ProcessGroup::Impl> new_world(
     const std::string& backend,
     std::string master_addr) {
   register_host_backends();
+  register_gloo_backend();
   auto impl = std::make_shared<ProcessGroup::Impl>();
   impl->name = "world";
   impl->requested_backend = backend;
@@ -341,8 +343,8 @@ ProcessGroup init_process_group(const InitOptions& options) {
       given ? from_options(options) : read_launch_environment();
   if (options.timeout <= Millis(0)) {
     throw ConfigError(
-        rank_prefix(env.rank) + "the timeout is " +
-        time_text(options.timeout) + "; expected more than 0 s");
+        rank_prefix(env.rank) + "the timeout is " + time_text(options.timeout) +
+        "; expected more than 0 s");
   }
   const auto deadline = Clock::now() + options.timeout;
   std::shared_ptr<Store> store;

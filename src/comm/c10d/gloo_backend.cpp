@@ -1,0 +1,194 @@
+// The only file that sees Gloo. LibTorch has Gloo's code but not its headers;
+// those of the distribution are older than the code, so that nothing of Gloo's
+// own classes is called here: only c10d's, whose headers come with LibTorch.
+
+#include "comm/c10d/gloo_backend.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/from_blob.h>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "comm/backend.h"
+#include "comm/c10d/gloo_communicator.h"
+#include "comm/c10d/message_link.h"
+#include "comm/c10d/sockets.h"
+#include "comm/c10d/text.h"
+#include "comm/error_text.h"
+#include "fsdp/error.h"
+
+namespace fsdp {
+namespace {
+
+using Millis = std::chrono::milliseconds;
+
+/// The group's store as Gloo's connecting code wants it.
+class StoreForGloo final : public c10d::Store {
+ public:
+  StoreForGloo(std::shared_ptr<fsdp::Store> store, Millis timeout)
+      : c10d::Store(timeout), store_(std::move(store)) {}
+
+  c10::intrusive_ptr<c10d::Store> clone() override {
+    return c10::make_intrusive<StoreForGloo>(store_, timeout_);
+  }
+  void set(const std::string& key, const std::vector<uint8_t>& value) override {
+    store_->set(key, std::string(value.begin(), value.end()));
+  }
+  std::vector<uint8_t> get(const std::string& key) override {
+    const std::string value = store_->get(key, timeout_, kWhat);
+    return {value.begin(), value.end()};
+  }
+  void wait(const std::vector<std::string>& keys) override {
+    wait(keys, timeout_);
+  }
+  void wait(
+      const std::vector<std::string>& keys, const Millis& timeout) override {
+    for (const std::string& key : keys) {
+      store_->get(key, std::min(timeout, timeout_), kWhat);
+    }
+  }
+  bool check(const std::vector<std::string>&) override {
+    return refuse("check");
+  }
+  int64_t add(const std::string&, int64_t) override { return refuse("add"); }
+  bool deleteKey(const std::string&) override { return refuse("deleteKey"); }
+  int64_t getNumKeys() override { return refuse("getNumKeys"); }
+
+ private:
+  static constexpr std::string_view kWhat = "a rank's address for Gloo";
+
+  [[noreturn]] static int refuse(const char* call) {
+    throw CommError(std::string("Gloo needs the store's ") + call);
+  }
+
+  std::shared_ptr<fsdp::Store> store_;
+};
+
+class GlooTransfer final : public Transfer {
+ public:
+  explicit GlooTransfer(c10::intrusive_ptr<c10d::Work> work)
+      : work_(std::move(work)) {}
+
+  bool wait() override {
+    // A timeout of Gloo's own would close every connection of the group, with
+    // a text that names nobody.
+    constexpr Millis kNever = std::chrono::hours(24 * 365);
+    try {
+      return work_->wait(kNever);
+    } catch (const std::exception& error) {
+      throw ConnectionLost(error.what());
+    }
+  }
+  void interrupt() override { work_->abort(); }
+
+ private:
+  c10::intrusive_ptr<c10d::Work> work_;
+};
+
+class GlooLink final : public MessageLink {
+ public:
+  explicit GlooLink(c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo)
+      : gloo_(std::move(gloo)) {}
+
+  std::unique_ptr<Transfer> send(
+      int peer, Lane lane, const void* data, std::size_t bytes) override {
+    auto tensors = as_bytes(const_cast<void*>(data), bytes);
+    return post([&] { return gloo_->send(tensors, peer, tag_of(lane)); });
+  }
+  std::unique_ptr<Transfer> receive(
+      int peer, Lane lane, void* data, std::size_t bytes) override {
+    auto tensors = as_bytes(data, bytes);
+    return post([&] { return gloo_->recv(tensors, peer, tag_of(lane)); });
+  }
+
+ private:
+  static int tag_of(Lane lane) { return static_cast<int>(lane); }
+  static std::vector<at::Tensor> as_bytes(void* data, std::size_t bytes) {
+    return {at::from_blob(
+        data,
+        {static_cast<std::int64_t>(bytes)},
+        at::TensorOptions(at::kByte))};
+  }
+  template <typename Function>
+  std::unique_ptr<Transfer> post(Function function) {
+    try {
+      return std::make_unique<GlooTransfer>(function());
+    } catch (const std::exception& error) {
+      throw ConnectionLost(error.what());
+    }
+  }
+
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
+};
+
+using Options = c10d::ProcessGroupGloo::Options;
+
+void add_devices(const BackendArgs& args, Options& options) {
+  const char* interfaces = std::getenv("GLOO_SOCKET_IFNAME");
+  if (interfaces == nullptr || *interfaces == '\0') {
+    const std::string address = local_address_towards(args.master_addr);
+    options.devices.push_back(
+        c10d::ProcessGroupGloo::createDeviceForHostname(address));
+    return;
+  }
+  std::string rest = interfaces;
+  while (!rest.empty()) {
+    const auto comma = rest.find(',');
+    const std::string name = rest.substr(0, comma);
+    rest = comma == std::string::npos ? "" : rest.substr(comma + 1);
+    try {
+      options.devices.push_back(
+          c10d::ProcessGroupGloo::createDeviceForInterface(name));
+    } catch (const std::exception&) {
+      throw ConfigError(
+          rank_prefix(args.rank) + "GLOO_SOCKET_IFNAME names '" + name +
+          "', which is no network interface of this host with an address; "
+          "correct or unset it");
+    }
+  }
+}
+
+std::unique_ptr<MessageLink> connect(const BackendArgs& args) {
+  auto options = c10d::ProcessGroupGloo::Options::create(args.timeout);
+  options->threads = 1; // runs collectives of Gloo, of which there are none
+  add_devices(args, *options);
+  try {
+    return std::make_unique<GlooLink>(
+        c10::make_intrusive<c10d::ProcessGroupGloo>(
+            c10::make_intrusive<StoreForGloo>(
+                prefixed(args.store, "gloo/"), args.timeout),
+            args.rank,
+            args.size,
+            options));
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception&) {
+    throw TimeoutError(
+        rank_prefix(args.rank) + "the ranks of group '" + args.group_name +
+        "' could not connect to each other within " + time_text(args.timeout) +
+        "; see whether all still run, and set GLOO_SOCKET_IFNAME to the "
+        "network interface that joins their hosts");
+  }
+}
+
+std::unique_ptr<Communicator> make_gloo(const BackendArgs& args) {
+  return std::make_unique<GlooCommunicator>(
+      args.rank,
+      args.size,
+      args.timeout,
+      args.group_name,
+      args.size == 1 ? nullptr : connect(args));
+}
+
+} // namespace
+
+void register_gloo_backend() {
+  register_backend("gloo", make_gloo);
+}
+
+} // namespace fsdp
