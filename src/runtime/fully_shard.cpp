@@ -1,0 +1,175 @@
+#include "fsdp/fully_shard.h"
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include <utility>
+
+#include "fsdp/error.h"
+#include "fsdp/hooked.h"
+#include "runtime/managed_params.h"
+#include "runtime/unit.h"
+
+namespace fsdp {
+
+namespace {
+
+void check_policy(const MixedPrecisionPolicy& policy) {
+  const std::pair<const char*, std::optional<c10::ScalarType>> fields[] = {
+      {"param_dtype", policy.param_dtype},
+      {"reduce_dtype", policy.reduce_dtype},
+      {"output_dtype", policy.output_dtype}};
+  for (const auto& [name, dtype] : fields) {
+    if (dtype && *dtype != c10::kFloat && *dtype != c10::kDouble &&
+        *dtype != c10::kBFloat16 && *dtype != c10::kHalf) {
+      throw UsageError(
+          std::string("fully_shard: mp_policy.") + name + " is " +
+          c10::toString(*dtype) +
+          "; it must be float32, float64, bfloat16 or float16");
+    }
+  }
+}
+
+detail::HookedBase& check_module(
+    torch::nn::Module& module,
+    const FullyShardOptions& options) {
+  auto* hooked = dynamic_cast<detail::HookedBase*>(&module);
+  if (!hooked) {
+    throw UsageError(
+        "fully_shard: module '" + module.name() +
+        "' has no hooks around its forward; declare it with FSDP_MODULE(Name) "
+        "in place of TORCH_MODULE(Name), hold a stock module as "
+        "fsdp::HookedHolder<torch::nn::LinearImpl>, and shard the elements of a "
+        "container, not the container");
+  }
+  if (hooked->fsdp_hooks()) {
+    throw UsageError(
+        "fully_shard was already applied to this module ('" + module.name() +
+        "'); apply it once");
+  }
+  if (!options.mesh) {
+    throw UsageError(
+        "fully_shard: no mesh; pass {.mesh = fsdp::init_device_mesh(...)}");
+  }
+  if (options.mesh->ndim() != 1) {
+    throw UsageError(
+        "fully_shard: the mesh has " + std::to_string(options.mesh->ndim()) +
+        " axes; pass a mesh of one axis");
+  }
+  check_policy(options.mp_policy);
+  return *hooked;
+}
+
+Unit& require_unit(const torch::nn::Module& module, const char* caller) {
+  const auto unit = unit_of(module);
+  if (!unit) {
+    throw UsageError(
+        std::string(caller) + ": fully_shard was not called on module '" +
+        module.name() + "'");
+  }
+  return *unit;
+}
+
+/// Calls f(Unit&) on the unit of `module` and, with recurse, of all below.
+template <typename F>
+void for_each_unit(torch::nn::Module& module, bool recurse, const F& f) {
+  if (!recurse) {
+    return f(require_unit(module, "recurse = false"));
+  }
+  bool any = false;
+  for (const auto& child : module.modules(/*include_self=*/false)) {
+    if (const auto unit = unit_of(*child)) {
+      any = true;
+      f(*unit);
+    }
+  }
+  if (const auto unit = unit_of(module)) {
+    any = true;
+    f(*unit);
+  }
+  if (!any) {
+    throw UsageError(
+        "no unit in module '" + module.name() +
+        "' or below it; call fully_shard first");
+  }
+}
+
+} // namespace
+
+void fully_shard(
+    const std::shared_ptr<torch::nn::Module>& module,
+    const FullyShardOptions& options) {
+  detail::HookedBase& hooked = check_module(*module, options);
+  ManagedModule managed = find_managed(*module, options);
+  const ProcessGroup group = options.mesh->group(0);
+  auto engine = shard_engine_for(group, options.mesh->device_type());
+
+  ParamGroup params;
+  for (auto& param : managed.params) {
+    params.params.push_back(std::make_unique<ShardedParam>(
+        param.tensor, param.name, group, options.mp_policy));
+  }
+  auto unit = std::make_shared<Unit>(module.get(), std::move(params), options);
+  auto tree = std::make_shared<UnitTree>(std::move(engine));
+  std::vector<Unit*> units{unit.get()};
+  for (const auto& nested : managed.nested_units) {
+    units.push_back(nested.second.get());
+  }
+  tree->set_units(units);
+  unit->join(tree, "");
+  for (const auto& [name, nested] : managed.nested_units) {
+    nested->join(tree, name);
+  }
+  hooked.set_fsdp_hooks(std::move(unit));
+}
+
+bool is_fully_sharded(const torch::nn::Module& module) {
+  return unit_of(module) != nullptr;
+}
+
+void unshard(torch::nn::Module& module) {
+  Unit& unit = require_unit(module, "unshard");
+  unit.tree().enter_for_unshard(unit);
+  unit.gather();
+}
+
+void reshard(torch::nn::Module& module) {
+  require_unit(module, "reshard").release();
+}
+
+void set_requires_gradient_sync(
+    torch::nn::Module& module,
+    bool requires_gradient_sync,
+    bool recurse) {
+  for_each_unit(module, recurse, [&](Unit& unit) {
+    unit.set_requires_gradient_sync(requires_gradient_sync);
+  });
+}
+
+void set_reshard_after_forward(
+    torch::nn::Module& module,
+    bool reshard_after_forward,
+    bool recurse) {
+  for_each_unit(module, recurse, [&](Unit& unit) {
+    unit.set_reshard_after_forward(reshard_after_forward);
+  });
+}
+
+void set_prefetch_depth(torch::nn::Module& module, int depth) {
+  if (depth < 0) {
+    throw UsageError(
+        "set_prefetch_depth: depth is " + std::to_string(depth) +
+        "; it must be 0 or more");
+  }
+  for_each_unit(module, true, [&](Unit& unit) {
+    unit.tree().set_prefetch_depth(depth);
+  });
+}
+
+void set_unit_observer(torch::nn::Module& module, UnitObserver observer) {
+  for_each_unit(module, true, [&](Unit& unit) {
+    unit.tree().set_observer(observer);
+  });
+}
+
+} // namespace fsdp

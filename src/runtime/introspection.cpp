@@ -1,0 +1,97 @@
+// What a sharded module tells about itself.
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/GradMode.h>
+#include <torch/nn/module.h>
+
+#include <set>
+#include <unordered_map>
+
+#include "fsdp/fully_shard.h"
+#include "runtime/param_registry.h"
+#include "runtime/scalar_type.h"
+#include "runtime/unit.h"
+
+namespace fsdp {
+
+std::vector<ShardInfo> shard_infos(const torch::nn::Module& module) {
+  std::vector<ShardInfo> infos;
+  for (const auto& entry : module.named_parameters()) {
+    if (const ShardedParam* param = find_sharded_param(entry.value())) {
+      infos.push_back(
+          {.name = entry.key(),
+           .full_sizes = param->full_sizes(),
+           .row_begin = param->rows().begin,
+           .num_rows = param->rows().length});
+    }
+  }
+  return infos;
+}
+
+std::vector<std::pair<std::string, at::Tensor>> full_parameters(
+    torch::nn::Module& module) {
+  c10::AutoGradMode grad_off(false);
+  std::unordered_map<const c10::TensorImpl*, at::Tensor> full;
+  for (const auto& child : module.modules()) {
+    const auto unit = unit_of(*child);
+    if (!unit) {
+      continue;
+    }
+    for (const auto& param : unit->group().params) {
+      const ProcessGroup& group = param->group();
+            std::vector<std::int64_t> counts;
+      for (int rank = 0; rank < group.size(); ++rank) {
+        counts.push_back(param->rows(rank).length * param->row_numel());
+      }
+      const at::Tensor local =
+          (param->is_unsharded() ? param->local() : param->registered())
+              .detach()
+              .contiguous();
+      at::Tensor whole = at::empty(param->full_sizes(), local.options());
+      group.communicator()
+          .all_gather(
+              local.const_data_ptr(),
+              whole.mutable_data_ptr(),
+              counts,
+              to_dtype(local.scalar_type()),
+              param->describe())
+          ->wait();
+      full.emplace(param->registered().unsafeGetTensorImpl(), whole);
+    }
+  }
+  std::vector<std::pair<std::string, at::Tensor>> named;
+  for (const auto& entry : module.named_parameters()) {
+    const auto found = full.find(entry.value().unsafeGetTensorImpl());
+    named.emplace_back(
+        entry.key(),
+        found == full.end() ? entry.value().detach().clone() : found->second);
+  }
+  return named;
+}
+
+RuntimeCounters runtime_counters(const torch::nn::Module& module) {
+  RuntimeCounters counters;
+  std::set<const UnitTree*> trees;
+  std::set<const ShardEngine*> engines;
+  for (const auto& child : module.modules()) {
+    const auto unit = unit_of(*child);
+    if (!unit) {
+      continue;
+    }
+    const UnitTree& tree = unit->tree();
+    if (trees.insert(&tree).second) {
+      counters.num_unshards += tree.num_unshards;
+      counters.num_reductions += tree.num_reductions;
+    }
+    if (engines.insert(&tree.engine()).second) {
+      using Milliseconds = std::chrono::duration<double, std::milli>;
+      counters.wait_ms +=
+          Milliseconds(tree.engine().communicator().counters().waited).count();
+      counters.reduce_ms += Milliseconds(tree.engine().reduce_time()).count();
+    }
+  }
+  return counters;
+}
+
+} // namespace fsdp

@@ -1,0 +1,37 @@
+#include "runtime/param_group.h"
+
+#include <algorithm>
+
+namespace fsdp {
+
+void ParamGroup::lay_out() {
+  constexpr std::size_t kAlignment = 64;
+  offsets.clear();
+  gathered_bytes = 0;
+  for (const auto& param : params) {
+    offsets.push_back(gathered_bytes);
+    const std::size_t bytes = param->compute_bytes();
+    gathered_bytes += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  }
+}
+
+std::string ParamGroup::describe() const {
+  return unit.empty() ? "the root unit" : "unit '" + unit + "'";
+}
+
+ReductionTypes reduction_types(const ParamGroup& group) {
+  const auto trainable = std::find_if(
+      group.params.begin(), group.params.end(), [](const auto& param) {
+        return param->requires_grad() || param->has_kept_grad();
+      });
+  const auto& param =
+      trainable == group.params.end() ? group.params.front() : *trainable;
+  const auto compute = param->compute_dtype();
+  const auto reduce = param->reduce_dtype();
+  const bool sum_can_widen = reduce == compute || reduce == c10::kFloat;
+  const auto wire =
+      group.has_unreduced_backward || !sum_can_widen ? reduce : compute;
+  return {wire, reduce};
+}
+
+} // namespace fsdp

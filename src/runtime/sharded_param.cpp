@@ -1,0 +1,245 @@
+#include "runtime/sharded_param.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/core/InferenceMode.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/core/TensorImpl.h>
+#include <c10/core/GradMode.h>
+
+#include <utility>
+
+#include "fsdp/error.h"
+#include "runtime/param_registry.h"
+#include "runtime/scalar_type.h"
+
+namespace fsdp {
+
+namespace {
+
+std::string sizes_text(c10::IntArrayRef sizes) {
+  std::string text = "[";
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    text += (i ? ", " : "") + std::to_string(sizes[i]);
+  }
+  return text + "]";
+}
+
+} // namespace
+
+ShardedParam::ShardedParam(
+    at::Tensor parameter,
+    std::string name,
+    ProcessGroup group,
+    const MixedPrecisionPolicy& policy)
+    : name_(std::move(name)),
+      group_(std::move(group)),
+      policy_(policy),
+      registered_(std::move(parameter)),
+      full_sizes_(registered_.sizes().vec()) {
+  // Tensors made in inference mode could never be trained with.
+  c10::InferenceMode inference_off(false);
+  c10::AutoGradMode grad_off(false);
+  for (std::size_t dim = 1; dim < full_sizes_.size(); ++dim) {
+    row_numel_ *= full_sizes_[dim];
+  }
+  const RowRange range = rows();
+  // A copy: a view would keep the full parameter alive.
+  local_ = registered_.detach().narrow(0, range.begin, range.length).clone();
+  registered_.mutable_grad().reset();
+  become(registered_, local_);
+  make_unsharded_tensor();
+  register_sharded_param(registered_, this);
+}
+
+ShardedParam::~ShardedParam() {
+  unregister_sharded_param(registered_);
+}
+
+RowRange ShardedParam::rows(int rank) const {
+  return shard_rows(full_sizes_[0], group_.size(), rank);
+}
+
+c10::ScalarType ShardedParam::compute_dtype() const {
+  return policy_.param_dtype && c10::isFloatingType(own_dtype())
+      ? *policy_.param_dtype
+      : own_dtype();
+}
+
+c10::ScalarType ShardedParam::reduce_dtype() const {
+  return policy_.reduce_dtype.value_or(compute_dtype());
+}
+
+std::size_t ShardedParam::compute_bytes() const {
+  return static_cast<std::size_t>(full_numel()) *
+      c10::elementSize(compute_dtype());
+}
+
+std::string ShardedParam::describe() const {
+  return "parameter '" + name_ + "' of " +
+      (unit_.empty() ? std::string("the root unit") : "unit '" + unit_ + "'");
+}
+
+std::string ShardedParam::not_gathered_text() const {
+  return "[rank " + std::to_string(group_.rank()) + "] " + describe() +
+      " is used while it is not gathered: outside its unit's forward and "
+      "backward, or past the unit's hooks; call the unit through its holder, "
+      "or unshard() it first";
+}
+
+void ShardedParam::make_unsharded_tensor() {
+  c10::InferenceMode inference_off(false);
+  const auto device = local_.device();
+  auto storage = c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t{},
+      compute_bytes(),
+      at::DataPtr(nullptr, device),
+      /*allocator=*/nullptr,
+      /*resizable=*/false);
+  unsharded_ = at::detail::make_tensor<c10::TensorImpl>(
+      c10::Storage(std::move(storage)),
+      local_.key_set(),
+      c10::scalarTypeToTypeMeta(compute_dtype()));
+  unsharded_.unsafeGetTensorImpl()->set_sizes_contiguous(full_sizes_);
+  accumulator_.reset();
+}
+
+void ShardedParam::to_unsharded(
+    const std::byte* data,
+    const GradHooks& hooks) {
+  auto* storage = unsharded_.storage().unsafeGetStorageImpl();
+  storage->clear_data_ptr_access_error_msg_();
+  storage->set_data_ptr_noswap(
+      at::DataPtr(const_cast<std::byte*>(data), local_.device()));
+  become(registered_, unsharded_);
+  is_unsharded_ = true;
+  if (!accumulator_ && registered_.requires_grad()) {
+    accumulator_ = std::make_unique<PinnedAccumulator>(
+        registered_, hooks.before, hooks.after);
+  }
+}
+
+void ShardedParam::to_sharded() {
+  auto* storage = unsharded_.storage().unsafeGetStorageImpl();
+  storage->set_data_ptr_noswap(at::DataPtr(nullptr, local_.device()));
+  // Without the text a read of the empty storage would end the process.
+  storage->release_data_and_set_meta_custom_data_ptr_error_msg_(
+      not_gathered_text());
+  become(registered_, local_);
+  is_unsharded_ = false;
+}
+
+bool ShardedParam::adopt_user_changes() {
+  if (is_unsharded_) {
+    return false;
+  }
+  const bool untouched =
+      registered_.storage().unsafeGetStorageImpl() ==
+          local_.storage().unsafeGetStorageImpl() &&
+      registered_.storage_offset() == local_.storage_offset() &&
+      registered_.scalar_type() == local_.scalar_type() &&
+      registered_.sizes() == local_.sizes();
+  if (untouched) {
+    return false;
+  }
+  if (registered_.sizes() != local_.sizes()) {
+    throw UsageError(
+        "[rank " + std::to_string(group_.rank()) + "] " + describe() +
+        " was replaced by a tensor of shape " +
+        sizes_text(registered_.sizes()) + ", its shard has shape " +
+        sizes_text(local_.sizes()) +
+        "; load or assign this rank's rows, or load before fully_shard");
+  }
+  const auto previous = compute_dtype();
+  {
+    c10::InferenceMode inference_off(false);
+    c10::AutoGradMode grad_off(false);
+    local_ = registered_.detach().contiguous();
+    become(registered_, local_);
+  }
+  if (compute_dtype() == previous) {
+    // set_data drops the variable's accumulator; ours must be made anew.
+    accumulator_.reset();
+    return false;
+  }
+  make_unsharded_tensor();
+  return true;
+}
+
+void ShardedParam::begin_backward() {
+  if (registered_.grad().defined()) {
+    put_aside_ = registered_.grad();
+    registered_.mutable_grad().reset();
+  }
+}
+
+void ShardedParam::take_grad() {
+  at::Tensor grad = registered_.grad();
+  if (!grad.defined()) {
+    return;
+  }
+  registered_.mutable_grad().reset();
+  if (grad.is_sparse()) {
+    throw UsageError(
+        describe() +
+        " has a sparse gradient, which cannot be reduced; make the embedding "
+        "with sparse(false)");
+  }
+  c10::AutoGradMode grad_off(false);
+  taken_ = taken_.defined() ? taken_.add(grad) : grad.detach();
+}
+
+void ShardedParam::keep_unreduced() {
+  if (!taken_.defined()) {
+    return;
+  }
+  c10::AutoGradMode grad_off(false);
+  kept_ = kept_.defined() ? kept_.add_(taken_.to(reduce_dtype()))
+                          : taken_.to(reduce_dtype());
+  taken_.reset();
+}
+
+at::Tensor ShardedParam::release_full_grad() {
+  if (kept_.defined()) {
+    keep_unreduced();
+    return std::exchange(kept_, {});
+  }
+  c10::AutoGradMode grad_off(false);
+  return taken_.defined() ? std::exchange(taken_, {}).contiguous()
+                          : at::Tensor();
+}
+
+void ShardedParam::set_reduced_grad(at::Tensor grad) {
+  c10::AutoGradMode grad_off(false);
+  if (grad.scalar_type() != own_dtype()) {
+    grad = grad.to(own_dtype());
+  }
+  reduced_ = reduced_.defined() ? reduced_.add(grad) : std::move(grad);
+}
+
+void ShardedParam::end_backward() {
+  c10::AutoGradMode grad_off(false);
+  at::Tensor grad = std::exchange(reduced_, {});
+  at::Tensor earlier = std::exchange(put_aside_, {});
+  if (grad.defined() && earlier.defined()) {
+    grad = earlier.add_(grad);
+  } else if (earlier.defined()) {
+    grad = std::move(earlier);
+  }
+  if (grad.defined()) {
+    registered_.mutable_grad() = std::move(grad);
+  }
+}
+
+void ShardedParam::abandon_backward() {
+  // A .grad of full shape is a leftover of the failed backward.
+  if (registered_.grad().defined() &&
+      registered_.grad().sizes() != local_.sizes()) {
+    registered_.mutable_grad().reset();
+  }
+  taken_.reset();
+  kept_.reset();
+  reduced_.reset();
+  end_backward();
+}
+
+} // namespace fsdp

@@ -1,0 +1,68 @@
+#pragma once
+// The engine for ranks on one host: no rank holds a full copy of its own.
+//
+// Every group has one region, mapped by all ranks, that holds its parameters in
+// full layout and compute dtype. At each outermost entry the ranks meet, each
+// copies its own rows in, and they meet again; from then on a gather moves no
+// byte and waits for nobody. The registered shards stay private, so whatever a
+// user writes between two calls reaches nobody's running forward or backward.
+// The parameters show the region's read-only mapping: a write faults.
+//
+// Gradients go through one slab per rank with room for two units: a rank copies
+// a unit's gradients into its slab and posts it; one unit later it sums its own
+// rows straight from all slabs, in rank order.
+
+#include "runtime/shard_engine.h"
+
+#include "fsdp/host_memory.h"
+
+#include <deque>
+
+namespace fsdp {
+
+class SharedMemoryEngine final : public ShardEngine {
+ public:
+  explicit SharedMemoryEngine(ProcessGroup group);
+  ~SharedMemoryEngine() override;
+
+  void add(ParamGroup& group) override;
+  void enter(const Request& request, std::span<ParamGroup* const> groups)
+      override;
+  void start_unshard(ParamGroup& group) override;
+  void finish_unshard(
+      ParamGroup& group,
+      std::span<const ShardedParam::GradHooks> hooks) override;
+  void reshard(ParamGroup& group) override;
+  void start_reduce(ParamGroup& group) override;
+  void finish_backward(const std::string& unit) override;
+  void abandon() noexcept override;
+
+ private:
+  /// Where the gradients of one reduction lie in a rank's slab.
+  struct GradLayout {
+    std::vector<std::size_t> offsets; ///< from the slab slot's begin
+    std::size_t bytes = 0; ///< of the whole message
+  };
+  /// A reduction that this rank has posted and not yet summed.
+  struct Posted {
+    ParamGroup* group;
+    std::uint64_t number;
+    ReductionTypes types;
+  };
+
+  GradLayout lay_out_grads(const ParamGroup& group, std::size_t element_size)
+      const;
+  void require_slab(std::size_t slot_bytes);
+  std::size_t slot_offset(int rank, std::uint64_t number) const;
+  void finish_oldest();
+  void sum_own_rows(const Posted& posted);
+
+  HostMemory& memory_;
+  std::shared_ptr<SharedRegion> slab_;
+  std::size_t slot_bytes_ = 0;
+  std::uint64_t num_posted_ = 0; ///< in this epoch
+  std::uint64_t epoch_ = 0;
+  std::deque<Posted> posted_;
+};
+
+} // namespace fsdp

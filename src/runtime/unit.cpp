@@ -1,0 +1,348 @@
+#include "runtime/unit.h"
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "fsdp/error.h"
+
+namespace fsdp {
+
+Unit::Unit(
+    torch::nn::Module* module,
+    ParamGroup group,
+    const FullyShardOptions& options)
+    : module_(module), group_(std::move(group)), options_(options) {}
+
+Unit::~Unit() {
+  if (tree_) {
+    abandon(); // a parameter that outlives the module keeps its shard
+    tree_->remove(this);
+  }
+}
+
+void Unit::join(std::shared_ptr<UnitTree> tree, const std::string& name) {
+  tree_ = std::move(tree);
+  group_.unit = name;
+  for (const auto& param : group_.params) {
+    param->set_owner(name);
+  }
+  if (grad_hooks_.empty()) {
+    make_grad_hooks();
+  }
+}
+
+bool Unit::is_root() const {
+  return tree_->units().front() == this;
+}
+
+// Note [Who keeps whom]: autograd graphs may outlive the model, so their hooks
+// hold the unit weakly.
+void Unit::make_grad_hooks() {
+  const std::weak_ptr<Unit> weak = weak_from_this();
+  for (std::size_t i = 0; i < group_.params.size(); ++i) {
+    grad_hooks_.push_back(
+        {.before =
+             [weak] {
+               if (const auto unit = weak.lock()) {
+                 unit->before_grad();
+               }
+             },
+         .after =
+             [weak, i] {
+               if (const auto unit = weak.lock()) {
+                 unit->after_grad(i);
+               }
+             }});
+  }
+}
+
+void Unit::start_gather() {
+  if (state_ != State::kSharded || group_.params.empty()) {
+    return;
+  }
+  tree_->engine().start_unshard(group_);
+  state_ = State::kGathering;
+  ++tree_->num_unshards;
+  tree_->observe(UnitEvent::kUnshard, *this);
+}
+
+void Unit::gather() {
+  start_gather();
+  if (state_ == State::kGathering) {
+    tree_->engine().finish_unshard(group_, grad_hooks_);
+    state_ = State::kUnsharded;
+    tree_->observe(UnitEvent::kWaitUnshard, *this);
+  }
+}
+
+void Unit::release() {
+  if (state_ == State::kSharded) {
+    return;
+  }
+  tree_->engine().reshard(group_);
+  state_ = State::kSharded;
+  tree_->observe(UnitEvent::kReshard, *this);
+}
+
+void Unit::pre_forward(
+    const std::vector<at::Tensor*>& inputs,
+    const std::vector<at::Tensor*>& fixed) {
+  if (in_backward()) {
+    // A recomputation (activation checkpoint): its graph is a part of the
+    // backward that is running, which ends what is begun here.
+    tree_->begin_backward();
+    gather();
+    cast_inputs(inputs);
+    return;
+  }
+  tree_->begin_forward(*this);
+  gather();
+  tree_->prefetch_forward();
+  cast_inputs(inputs);
+  if (c10::GradMode::is_enabled()) {
+    open_use_ = std::make_shared<Use>();
+    hook_inputs(inputs);
+    hook_inputs(fixed);
+  }
+}
+
+void Unit::post_forward(const std::vector<at::Tensor*>& outputs) {
+  if (in_backward()) {
+    cast_outputs(outputs);
+    return;
+  }
+  if (c10::GradMode::is_enabled() && open_use_) {
+    open_use_->number = tree_->record_use(*this);
+    ++num_uses_;
+    ever_used_with_grad_ = true;
+    hook_outputs(outputs);
+  }
+  open_use_.reset();
+  if (reshards_after_forward()) {
+    release();
+  }
+  tree_->end_forward();
+  cast_outputs(outputs);
+}
+
+bool Unit::reshards_after_forward() const {
+  if (options_.reshard_after_forward) {
+    return *options_.reshard_after_forward;
+  }
+  const bool is_needed_at_once =
+      is_root() && tree_->entry_with_grad() && c10::GradMode::is_enabled();
+  return !is_needed_at_once;
+}
+
+void Unit::forward_failed() noexcept {
+  open_use_.reset();
+  if (in_backward()) {
+    // The engine reports what ends the backward.
+    tree_->set_current_unit(group_.describe());
+  } else if (tree_->in_forward()) {
+    tree_->fail("in the forward of " + group_.describe());
+  }
+}
+
+void Unit::cast_inputs(const std::vector<at::Tensor*>& inputs) const {
+  const auto& policy = options_.mp_policy;
+  if (!policy.param_dtype || !policy.cast_forward_inputs) {
+    return;
+  }
+  for (at::Tensor* input : inputs) {
+    if (input->defined() && input->is_floating_point()) {
+      *input = input->to(*policy.param_dtype);
+    }
+  }
+}
+
+void Unit::cast_outputs(const std::vector<at::Tensor*>& outputs) const {
+  const auto& policy = options_.mp_policy;
+  if (!policy.output_dtype) {
+    return;
+  }
+  for (at::Tensor* output : outputs) {
+    if (output->defined() && output->is_floating_point()) {
+      *output = output->to(*policy.output_dtype);
+    }
+  }
+}
+
+// Note [End of a unit's backward]: a hook on a non-leaf input fires when the
+// gradient of that input is complete, and the engine runs everything inside the
+// unit (made later) before that. A leaf's hook can fire too early and stays on
+// the leaf, so leaves get none; a unit without non-leaf input ends with the
+// backward.
+void Unit::hook_inputs(const std::vector<at::Tensor*>& inputs) {
+  for (at::Tensor* input : inputs) {
+    if (!input->defined() || !input->requires_grad() || input->is_leaf()) {
+      continue;
+    }
+    input->register_hook(
+        [weak = weak_from_this(), use = open_use_](const at::Tensor&) {
+          if (const auto unit = weak.lock()) {
+            unit->pass_use(use);
+          }
+        });
+  }
+}
+
+void Unit::hook_outputs(const std::vector<at::Tensor*>& outputs) {
+  for (at::Tensor* output : outputs) {
+    if (!output->defined() || !output->requires_grad()) {
+      continue;
+    }
+    const auto hook = [weak = weak_from_this(),
+                       use = open_use_](const at::Tensor&) {
+      if (const auto unit = weak.lock()) {
+        unit->pre_backward(use);
+      }
+    };
+    if (!output->is_leaf()) {
+      output->register_hook(hook);
+    }
+    // An in-place change of a view gives it a new grad_fn, which loses the hook;
+    // its base keeps one.
+    if (output->is_view()) {
+      const at::Tensor base(output->_base());
+      if (base.requires_grad() && !base.is_leaf()) {
+        base.register_hook(hook);
+      }
+    }
+  }
+}
+
+void Unit::pre_backward(const std::shared_ptr<Use>& use) {
+  tree_->begin_backward();
+  tree_->set_current_unit(group_.describe());
+  if (!in_this_backward_) {
+    in_this_backward_ = true;
+    arrived_.assign(group_.params.size(), false);
+    for (const auto& param : group_.params) {
+      param->begin_backward();
+    }
+  }
+  if (!use || use->passed_in != tree_->backward_number()) {
+    gather();
+  }
+  if (use) {
+    tree_->defer_prefetch(use->number);
+  }
+}
+
+void Unit::before_grad() {
+  if (in_this_backward_) {
+    return;
+  }
+  if (!ever_used_with_grad_) {
+    throw UsageError(
+        "[rank " + std::to_string(tree_->engine().communicator().rank()) +
+        "] a gradient came for " + group_.describe() +
+        ", whose forward was called past its hooks; call it through its holder "
+        "(block(x), block->forward(x)), or as Block::Impl where its Impl is "
+        "named");
+  }
+  pre_backward(nullptr);
+}
+
+void Unit::after_grad(std::size_t param) {
+  tree_->flush_prefetch();
+  group_.params[param]->take_grad();
+  arrived_[param] = true;
+  for (std::size_t i = 0; i < group_.params.size(); ++i) {
+    if (group_.params[i]->requires_grad() && !arrived_[i]) {
+      return;
+    }
+  }
+  if (!reduction_started_) {
+    start_reduction();
+  }
+}
+
+void Unit::pass_use(const std::shared_ptr<Use>& use) {
+  if (use->passed_in == tree_->backward_number()) {
+    return;
+  }
+  use->passed_in = tree_->backward_number();
+  ++num_passed_;
+  if (in_this_backward_) {
+    if (num_passed_ == num_uses_ && !reduction_started_) {
+      start_reduction();
+    }
+    release();
+  }
+  tree_->flush_prefetch();
+}
+
+void Unit::start_reduction() {
+  reduction_started_ = true;
+  const auto& params = group_.params;
+  if (!sync_gradients_) {
+    for (const auto& param : params) {
+      param->keep_unreduced();
+    }
+    group_.has_unreduced_backward = true;
+    return;
+  }
+  const bool is_trainable =
+      std::any_of(params.begin(), params.end(), [](const auto& param) {
+        return param->requires_grad() || param->has_kept_grad();
+      });
+  if (is_trainable) {
+    tree_->engine().start_reduce(group_);
+    ++tree_->num_reductions;
+    tree_->observe(UnitEvent::kReduce, *this);
+  }
+}
+
+void Unit::reduce_leftovers() {
+  if (!in_this_backward_) {
+    return;
+  }
+  const auto& params = group_.params;
+  const bool came_late =
+      std::any_of(params.begin(), params.end(), [](const auto& param) {
+        return param->has_taken_grad();
+      });
+  if (!reduction_started_ || came_late) {
+    start_reduction();
+  }
+}
+
+void Unit::end_backward() {
+  if (in_this_backward_) {
+    for (const auto& param : group_.params) {
+      param->end_backward();
+    }
+    release();
+  } else if (state_ == State::kGathering) {
+    release();
+  }
+  num_uses_ = 0;
+  num_passed_ = 0;
+  in_this_backward_ = false;
+  reduction_started_ = false;
+}
+
+void Unit::abandon() noexcept {
+  try {
+    release();
+  } catch (...) {
+    // Only a wait can fail here, of a gather that the failure has ended.
+    state_ = State::kSharded;
+  }
+  for (const auto& param : group_.params) {
+    param->abandon_backward();
+  }
+  group_.has_unreduced_backward = false;
+  open_use_.reset();
+  num_uses_ = 0;
+  num_passed_ = 0;
+  in_this_backward_ = false;
+  reduction_started_ = false;
+}
+
+} // namespace fsdp

@@ -1,0 +1,112 @@
+#pragma once
+// One fully_shard call: the hooks around its module's forward and backward
+// (FSDP2's FSDPState and FSDPParamGroup).
+//
+//   kSharded --start_gather--> kGathering --gather--> kUnsharded --release-->
+//
+// forward   pre_forward gathers; post_forward releases, unless the unit is kept
+//           for the backward
+// backward  the first gradient of an output (or, should no output be used, of a
+//           parameter) gathers; the last gradient of the parameters starts the
+//           reduction; the first gradient of a non-leaf input releases: by then
+//           everything inside the unit has run
+// end       what is left is reduced and released before backward() returns
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "fsdp/fully_shard.h"
+#include "fsdp/hooked.h"
+#include "runtime/param_group.h"
+#include "runtime/unit_tree.h"
+
+namespace fsdp {
+
+class Unit final : public detail::ForwardHooks,
+                   public std::enable_shared_from_this<Unit> {
+ public:
+  Unit(
+      torch::nn::Module* module,
+      ParamGroup group,
+      const FullyShardOptions& options);
+  ~Unit() override;
+
+  torch::nn::Module& module() const { return *module_; }
+  ParamGroup& group() { return group_; }
+  const ParamGroup& group() const { return group_; }
+  const std::string& name() const { return group_.unit; }
+  UnitTree& tree() const { return *tree_; }
+  const std::shared_ptr<UnitTree>& shared_tree() const { return tree_; }
+  void join(std::shared_ptr<UnitTree> tree, const std::string& name);
+
+  void pre_forward(
+      const std::vector<at::Tensor*>& inputs,
+      const std::vector<at::Tensor*>& fixed) override;
+  void post_forward(const std::vector<at::Tensor*>& outputs) override;
+  void forward_failed() noexcept override;
+
+  bool is_gathering() const { return state_ == State::kGathering; }
+  void start_gather();
+  void gather();
+  void release();
+
+  void set_requires_gradient_sync(bool sync) { sync_gradients_ = sync; }
+  void set_reshard_after_forward(bool reshard) {
+    options_.reshard_after_forward = reshard;
+  }
+
+  // The end of a backward, called by the tree on all its units.
+  bool in_this_backward() const { return in_this_backward_; }
+  /// Starts the reduction unless it has been; also of gradients that came late.
+  void reduce_leftovers();
+  void end_backward();
+  /// Back to sharded after a failure.
+  void abandon() noexcept;
+
+ private:
+  enum class State { kSharded, kGathering, kUnsharded };
+  /// One forward of the unit in grad mode, until its backward has passed.
+  struct Use {
+    std::size_t number = 0; ///< in the tree's order
+    /// The backward that has passed it: a retained graph is gone through again.
+    std::uint64_t passed_in = 0;
+  };
+
+  bool is_root() const;
+  bool reshards_after_forward() const;
+  void cast_inputs(const std::vector<at::Tensor*>& inputs) const;
+  void cast_outputs(const std::vector<at::Tensor*>& outputs) const;
+  void hook_inputs(const std::vector<at::Tensor*>& inputs);
+  void hook_outputs(const std::vector<at::Tensor*>& outputs);
+  void make_grad_hooks();
+
+  void pre_backward(const std::shared_ptr<Use>& use);
+  void before_grad();
+  void after_grad(std::size_t param);
+  void pass_use(const std::shared_ptr<Use>& use);
+  void start_reduction();
+
+  torch::nn::Module* module_;
+  ParamGroup group_;
+  FullyShardOptions options_;
+  std::shared_ptr<UnitTree> tree_;
+  std::vector<ShardedParam::GradHooks> grad_hooks_;
+  State state_ = State::kSharded;
+  bool sync_gradients_ = true;
+
+  std::shared_ptr<Use> open_use_; ///< of the forward under way
+  std::size_t num_uses_ = 0; ///< since the last backward
+  std::size_t num_passed_ = 0;
+  bool ever_used_with_grad_ = false;
+  bool in_this_backward_ = false;
+  bool reduction_started_ = false;
+  std::vector<bool> arrived_; ///< gradients of this backward, by parameter
+};
+
+/// The unit of `module`, or null if fully_shard was not called on it.
+std::shared_ptr<Unit> unit_of(const torch::nn::Module& module);
+
+} // namespace fsdp

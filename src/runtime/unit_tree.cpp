@@ -1,0 +1,185 @@
+#include "runtime/unit_tree.h"
+
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "runtime/unit.h"
+
+namespace fsdp {
+
+void UnitTree::remove(Unit* unit) {
+  std::erase(units_, unit);
+  std::erase(recorded_order_, unit);
+  std::erase(uses_, unit);
+}
+
+void UnitTree::observe(UnitEvent event, const Unit& unit) const {
+  if (observer_) {
+    observer_(event, unit.name());
+  }
+}
+
+std::vector<Unit*> UnitTree::units_below(const Unit& unit) const {
+  if (unit.name().empty()) {
+    return units_;
+  }
+  std::vector<Unit*> below;
+  const std::string prefix = unit.name() + ".";
+  for (Unit* other : units_) {
+    if (other == &unit || other->name().starts_with(prefix)) {
+      below.push_back(other);
+    }
+  }
+  return below;
+}
+
+void UnitTree::prepare(const std::vector<Unit*>& units) {
+  for (Unit* unit : units) {
+    ParamGroup& group = unit->group();
+    bool has_changed_dtype = false;
+    for (const auto& param : group.params) {
+      has_changed_dtype = param->adopt_user_changes() || has_changed_dtype;
+    }
+    if (!group.params.empty() && (!group.slot || has_changed_dtype)) {
+      unit->release();
+      engine_->add(group);
+    }
+  }
+}
+
+void UnitTree::begin_forward(Unit& unit) {
+  forward_order_.push_back(&unit);
+  if (depth_++ > 0) {
+    return;
+  }
+  forward_order_.assign(1, &unit);
+  entry_with_grad_ = c10::GradMode::is_enabled();
+  entry_epoch_ = engine_->communicator().epoch();
+  listen_to_backward(shared_from_this());
+  const auto below = units_below(unit);
+  prepare(below);
+  std::vector<ParamGroup*> groups;
+  for (Unit* other : below) {
+    if (!other->group().params.empty()) {
+      groups.push_back(&other->group());
+    }
+  }
+  engine_->enter(
+      {.meeting = Meeting::kForward,
+       .grad_enabled = entry_with_grad_,
+       .subject = unit.group().describe()},
+      groups);
+}
+
+void UnitTree::prefetch_forward() {
+  const std::size_t position = forward_order_.size() - 1;
+  for (std::size_t ahead = 1;
+       ahead <= static_cast<std::size_t>(prefetch_depth_);
+       ++ahead) {
+    if (position + ahead >= recorded_order_.size() ||
+        recorded_order_[position] != forward_order_[position]) {
+      return;
+    }
+    recorded_order_[position + ahead]->start_gather();
+  }
+}
+
+void UnitTree::end_forward() {
+  if (--depth_ > 0) {
+    return;
+  }
+  drop_unused_prefetches();
+  recorded_order_ = std::exchange(forward_order_, {});
+}
+
+void UnitTree::drop_unused_prefetches() {
+  for (Unit* unit : units_) {
+    if (unit->is_gathering()) {
+      unit->release();
+    }
+  }
+}
+
+void UnitTree::enter_for_unshard(Unit& unit) {
+  if (in_forward() || in_backward() || unit.group().params.empty()) {
+    return;
+  }
+  prepare({&unit});
+  ParamGroup* group = &unit.group();
+  engine_->enter(
+      {.meeting = Meeting::kUnshard, .subject = group->describe()},
+      {&group, 1});
+}
+
+std::size_t UnitTree::record_use(Unit& unit) {
+  uses_.push_back(&unit);
+  return uses_.size() - 1;
+}
+
+void UnitTree::begin_backward() {
+  if (!backward_active_) {
+    backward_active_ = true;
+    ++backward_number_;
+    entry_epoch_ = engine_->communicator().epoch();
+  }
+}
+
+void UnitTree::defer_prefetch(std::size_t use) {
+  deferred_use_ = static_cast<std::int64_t>(use);
+}
+
+void UnitTree::flush_prefetch() {
+  const auto use = std::exchange(deferred_use_, -1);
+  for (std::int64_t ahead = 1; use >= 0 && ahead <= prefetch_depth_; ++ahead) {
+    const auto before = use - ahead;
+    if (before >= 0 && static_cast<std::size_t>(before) < uses_.size()) {
+      uses_[static_cast<std::size_t>(before)]->start_gather();
+    }
+  }
+}
+
+void UnitTree::backward_ended() {
+  if (!backward_active_) {
+    return;
+  }
+  for (auto unit = units_.rbegin(); unit != units_.rend(); ++unit) {
+    (*unit)->reduce_leftovers();
+  }
+  engine_->finish_backward(units_.front()->group().describe());
+  for (Unit* unit : units_) {
+    unit->end_backward();
+  }
+  uses_.clear();
+  deferred_use_ = -1;
+  backward_active_ = false;
+}
+
+void UnitTree::backward_failed() noexcept {
+  if (!backward_active_ && uses_.empty()) {
+    return;
+  }
+  fail(
+      "in the backward of " +
+      (current_unit_.empty() ? std::string("the loss") : current_unit_));
+}
+
+void UnitTree::fail(const std::string& where) noexcept {
+  Communicator& comm = engine_->communicator();
+  if (comm.epoch() == entry_epoch_) {
+    comm.fail(where + ": " + current_exception_text());
+  }
+  engine_->abandon();
+  for (Unit* unit : units_) {
+    unit->abandon();
+  }
+  depth_ = 0;
+  forward_order_.clear();
+  uses_.clear();
+  backward_active_ = false;
+  deferred_use_ = -1;
+  current_unit_.clear();
+}
+
+} // namespace fsdp

@@ -1,0 +1,99 @@
+#pragma once
+// The units below one root: what they share while a step runs (FSDP2's
+// FSDPStateContext). The root is the outermost module that fully_shard was
+// called on; each later call on an ancestor takes the trees below it over.
+//
+// A tree belongs to one rank and is used from its thread.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "fsdp/fully_shard.h"
+#include "runtime/autograd_internals.h"
+#include "runtime/shard_engine.h"
+
+namespace fsdp {
+
+class Unit;
+
+class UnitTree final : public BackwardListener,
+                       public std::enable_shared_from_this<UnitTree> {
+ public:
+  explicit UnitTree(std::shared_ptr<ShardEngine> engine)
+      : engine_(std::move(engine)) {}
+
+  ShardEngine& engine() const { return *engine_; }
+  const std::shared_ptr<ShardEngine>& shared_engine() const { return engine_; }
+  /// Root first, in the order of named_modules.
+  const std::vector<Unit*>& units() const { return units_; }
+  void set_units(std::vector<Unit*> units) { units_ = std::move(units); }
+  void remove(Unit* unit);
+
+  // A forward: the outermost unit's opens and closes it.
+
+  /// [collective if it is the outermost] Before `unit`'s forward.
+  void begin_forward(Unit& unit);
+  /// After the unit was gathered: begins the gathers of those that followed it
+  /// in the last forward.
+  void prefetch_forward();
+  void end_forward();
+  bool in_forward() const { return depth_ > 0; }
+  /// Grad mode at the outermost forward.
+  bool entry_with_grad() const { return entry_with_grad_; }
+
+  /// [collective] The entry of an explicit unshard().
+  void enter_for_unshard(Unit& unit);
+
+  // A backward.
+
+  /// Notes a use of `unit` that a backward will come back to; returns its
+  /// number.
+  std::size_t record_use(Unit& unit);
+  void begin_backward();
+  /// Of the backward under way, else of the last one; 0: none yet.
+  std::uint64_t backward_number() const { return backward_number_; }
+  /// To be called with the use whose backward begins; what was used before it
+  /// is gathered at the runtime's next event, when the unit after it is gone.
+  void defer_prefetch(std::size_t use);
+  void flush_prefetch();
+  void set_current_unit(const std::string& description) {
+    current_unit_ = description;
+  }
+  void backward_ended() override;
+  void backward_failed() noexcept override;
+
+  /// Inside a catch block: tells the other ranks, and returns every unit to its
+  /// sharded state with the gradients of the failed step dropped.
+  void fail(const std::string& where) noexcept;
+
+  void set_prefetch_depth(int depth) { prefetch_depth_ = depth; }
+  void set_observer(UnitObserver observer) { observer_ = std::move(observer); }
+  void observe(UnitEvent event, const Unit& unit) const;
+
+  std::int64_t num_unshards = 0;
+  std::int64_t num_reductions = 0;
+
+ private:
+  std::vector<Unit*> units_below(const Unit& unit) const;
+  void prepare(const std::vector<Unit*>& units);
+  void drop_unused_prefetches();
+
+  std::shared_ptr<ShardEngine> engine_;
+  std::vector<Unit*> units_;
+  int depth_ = 0;
+  bool entry_with_grad_ = false;
+  std::uint64_t entry_epoch_ = 0;
+  std::vector<Unit*> forward_order_; ///< of the forward under way
+  std::vector<Unit*> recorded_order_; ///< of the last whole forward
+  std::vector<Unit*> uses_; ///< since the last backward
+  bool backward_active_ = false;
+  std::uint64_t backward_number_ = 0;
+  std::int64_t deferred_use_ = -1;
+  std::string current_unit_;
+  int prefetch_depth_ = 1;
+  UnitObserver observer_;
+};
+
+} // namespace fsdp
