@@ -154,8 +154,10 @@ class Communicator {
 
   void barrier(std::string_view subject);
 
-  /// Tells the other ranks that this one cannot go on: their current or next
-  /// waiting call throws PeerError with `what`. Never blocks and never throws.
+  /// Tells the other ranks that this one cannot go on: the first call in which
+  /// they wait for something that this rank has not come to throws PeerError
+  /// with `what`; what it has come to before ends well. Never blocks and never
+  /// throws.
   /// Starts a new epoch here; the ranks that throw PeerError enter it too, so
   /// that all may use the group again. When several ranks fail in the same
   /// epoch, the first one's text is everybody's.

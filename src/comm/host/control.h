@@ -3,8 +3,8 @@
 // other. Zeroed memory is its initial state.
 //
 // A rank's slot is written by that rank alone (apart from `wake` and
-// `sleepers`). Its three counters each carry the rank's epoch, so that one load
-// tells "there", "not yet" and "in a later epoch: somebody failed".
+// `sleepers`). Its counters each carry the rank's epoch, so that one load tells
+// "there", "not yet" and "in a later epoch: somebody failed".
 
 #include <atomic>
 #include <cstddef>
@@ -43,29 +43,27 @@ struct FailureRecord {
 };
 
 enum class Counter { kMet, kPosted, kConsumed };
+constexpr std::size_t kNumCounters = 3;
+
+/// Meetings and fences come to; gradient messages posted; consumed.
+struct Counters {
+  std::atomic<std::uint64_t> values[kNumCounters];
+
+  std::atomic<std::uint64_t>& operator[](Counter which) {
+    return values[static_cast<std::size_t>(which)];
+  }
+};
 
 struct alignas(64) RankSlot {
   std::atomic<std::uint32_t> wake; ///< futex word, raised after any change here
   std::atomic<std::uint32_t> sleepers; ///< ranks that may be sleeping on `wake`
   std::atomic<std::uint32_t> has_left;
-  alignas(64) std::atomic<std::uint64_t> met; ///< meetings and fences come to
-  alignas(64) std::atomic<std::uint64_t> posted;   ///< gradient stream
-  alignas(64) std::atomic<std::uint64_t> consumed; ///< gradient stream
+  alignas(64) Counters now;
+  /// By epoch % kFailureDepth: how far the rank got in an epoch that it left.
+  alignas(64) Counters last[kFailureDepth];
   alignas(64) WireRequest meetings[kMeetingDepth];
   WireRequest messages[HostMemory::kStreamDepth];
   FailureRecord failures[kFailureDepth]; ///< by epoch % kFailureDepth
-
-  const std::atomic<std::uint64_t>& counter(Counter which) const {
-    switch (which) {
-      case Counter::kPosted:
-        return posted;
-      case Counter::kConsumed:
-        return consumed;
-      case Counter::kMet:
-        break;
-    }
-    return met;
-  }
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 

@@ -38,21 +38,23 @@ HostGroup::~HostGroup() {
   wake_sleepers(mine());
 }
 
-void HostGroup::publish(Counter counter, std::uint64_t count) {
-  const std::uint64_t value = pack_counter(epoch_, count);
-  RankSlot& slot = mine();
+std::uint64_t& HostGroup::own_count(Counter counter) {
   switch (counter) {
-    case Counter::kMet:
-      slot.met.store(value, std::memory_order_release);
-      break;
     case Counter::kPosted:
-      slot.posted.store(value, std::memory_order_release);
-      break;
+      return num_posted_;
     case Counter::kConsumed:
-      slot.consumed.store(value, std::memory_order_release);
+      return num_consumed_;
+    case Counter::kMet:
       break;
   }
-  wake_sleepers(slot);
+  return num_met_;
+}
+
+void HostGroup::advance(Counter counter) {
+  const std::uint64_t count = ++own_count(counter);
+  mine().now[counter].store(
+      pack_counter(epoch_, count), std::memory_order_release);
+  wake_sleepers(mine());
 }
 
 // The waiter raises `sleepers` and then reads `wake`; this raises `wake` and
@@ -81,7 +83,7 @@ void HostGroup::meet(const WireRequest& request, std::uint64_t* masks) {
   ++counters_.num_meetings;
   const std::size_t place = num_met_ % kMeetingDepth;
   mine().meetings[place] = request;
-  publish(Counter::kMet, ++num_met_);
+  advance(Counter::kMet);
   wait_all(Counter::kMet, num_met_, [&] { return decode(request).describe(); });
   for (int peer = 0; peer < size_; ++peer) {
     requests_[static_cast<std::size_t>(peer)] =
@@ -98,7 +100,7 @@ void HostGroup::meet(const WireRequest& request, std::uint64_t* masks) {
 
 void HostGroup::fence(const WireRequest& request) {
   open_epoch();
-  publish(Counter::kMet, ++num_met_);
+  advance(Counter::kMet);
   wait_all(Counter::kMet, num_met_, [&] {
     return "the data of " + decode(request).describe();
   });
@@ -112,7 +114,7 @@ std::uint64_t HostGroup::post(const WireRequest& request) {
   wait_post_slot();
   const std::uint64_t number = num_posted_;
   mine().messages[number % HostMemory::kStreamDepth] = request;
-  publish(Counter::kPosted, ++num_posted_);
+  advance(Counter::kPosted);
   return number;
 }
 
@@ -166,7 +168,7 @@ void HostGroup::consume(std::uint64_t number) {
         std::to_string(num_consumed_) + " of " + std::to_string(num_posted_) +
         " posted");
   }
-  publish(Counter::kConsumed, ++num_consumed_);
+  advance(Counter::kConsumed);
 }
 
 } // namespace fsdp::host

@@ -3,9 +3,12 @@
 // failures, over a control region.
 //
 // Epochs. A rank leaves its epoch when it fails, when it finds a mismatch, or
-// when it sees a peer in a later epoch (it then reads why in the record that
-// was claimed for its own epoch, and enters the next). Leaving an epoch waits
-// for nobody.
+// when it waits for a peer that left the epoch before it got that far (the
+// reason is in the record claimed for the epoch). It enters the next epoch, one
+// at a time, and waits for nobody in doing so. How far a rank got in an epoch
+// that it left stays readable: a meeting that all ranks have come to ends well
+// on all of them, whatever some do next, so that each failure is thrown in the
+// same call on every rank.
 //
 // Hazards. A rank of a new epoch must not overwrite what a slower peer, still
 // in an older one, may be reading: requests, staging, the memory of gradient
@@ -91,13 +94,15 @@ class HostGroup {
 
   // Failures (host_group_failure.cpp).
   void check_usable() const;
-  bool record_failure(std::string_view line, bool is_mismatch) noexcept;
-  void enter_epoch(std::uint64_t epoch) noexcept;
+  bool may_write_history() const noexcept;
+  void record_failure(std::string_view line, bool is_mismatch) noexcept;
+  void enter_next_epoch() noexcept;
   [[noreturn]] void join_later_epoch(int peer);
   void compare(const std::vector<WireRequest>& requests);
 
   RankSlot& mine() const { return control_.slot(rank_); }
-  void publish(Counter counter, std::uint64_t count);
+  std::uint64_t& own_count(Counter counter);
+  void advance(Counter counter);
   void wake_sleepers(RankSlot& slot) const noexcept;
 
   const int rank_;
@@ -111,7 +116,7 @@ class HostGroup {
 
   std::uint64_t epoch_ = 0;
   std::uint64_t open_epoch_ = 0; // every rank has entered this one
-  std::uint64_t num_met_ = 0;
+  std::uint64_t num_met_ = 0;    // in this epoch, as the next two
   std::uint64_t num_posted_ = 0;
   std::uint64_t num_consumed_ = 0;
   std::vector<WireRequest> requests_; // scratch of compare, by rank

@@ -21,18 +21,27 @@ void HostGroup::check_usable() const {
   }
 }
 
-// Writes why this rank leaves its epoch and claims to speak for the epoch;
-// false if another rank has the claim. A record's place is written again only
-// when every rank is past the epoch it was for, and so has read it: a rank that
-// fails kFailureDepth times before a peer notices leaves no more records.
-bool HostGroup::record_failure(
-    std::string_view line, bool is_mismatch) noexcept {
+// A place in the rings of history (records, last counters) was that of the
+// epoch kFailureDepth before. It is written again only when every rank is past
+// that epoch, and so has read it; a rank that fails more often before a peer
+// notices leaves no more history.
+bool HostGroup::may_write_history() const noexcept {
   for (int peer = 0; peer < size_; ++peer) {
     const std::uint64_t met =
-        control_.slot(peer).met.load(std::memory_order_acquire);
+        control_.slot(peer).now[Counter::kMet].load(std::memory_order_acquire);
     if (epochs_ahead(met, epoch_) <= -static_cast<int>(kFailureDepth)) {
       return false;
     }
+  }
+  return true;
+}
+
+// Writes why this rank leaves its epoch, and claims to speak for the epoch
+// unless another rank does.
+void HostGroup::record_failure(
+    std::string_view line, bool is_mismatch) noexcept {
+  if (!may_write_history()) {
+    return;
   }
   const std::size_t place = epoch_ % kFailureDepth;
   FailureRecord& record = mine().failures[place];
@@ -43,22 +52,30 @@ bool HostGroup::record_failure(
 
   std::atomic<std::uint64_t>& claim = control_.header().claims[place];
   std::uint64_t previous = claim.load(std::memory_order_acquire);
-  return !is_claim_of(previous, epoch_) &&
-         claim.compare_exchange_strong(
-             previous, pack_claim(epoch_, rank_), std::memory_order_acq_rel);
+  if (!is_claim_of(previous, epoch_)) {
+    claim.compare_exchange_strong(
+        previous, pack_claim(epoch_, rank_), std::memory_order_acq_rel);
+  }
 }
 
-// `met` is stored last: a peer that sees it in this epoch finds the others too.
-void HostGroup::enter_epoch(std::uint64_t epoch) noexcept {
-  epoch_ = epoch;
-  num_met_ = 0;
-  num_posted_ = 0;
-  num_consumed_ = 0;
-  const std::uint64_t start = pack_counter(epoch, 0);
+// kMet is stored last: a peer that sees it in the new epoch finds the other
+// counters there too.
+void HostGroup::enter_next_epoch() noexcept {
+  constexpr Counter kInOrder[] = {
+      Counter::kPosted, Counter::kConsumed, Counter::kMet};
   RankSlot& slot = mine();
-  slot.posted.store(start, std::memory_order_release);
-  slot.consumed.store(start, std::memory_order_release);
-  slot.met.store(start, std::memory_order_release);
+  if (may_write_history()) {
+    Counters& last = slot.last[epoch_ % kFailureDepth];
+    for (const Counter counter : kInOrder) {
+      last[counter].store(
+          pack_counter(epoch_, own_count(counter)), std::memory_order_release);
+    }
+  }
+  ++epoch_;
+  for (const Counter counter : kInOrder) {
+    own_count(counter) = 0;
+    slot.now[counter].store(pack_counter(epoch_, 0), std::memory_order_release);
+  }
   // A peer may sleep on any rank's word, and wants to know at once.
   for (int peer = 0; peer < size_; ++peer) {
     wake_sleepers(control_.slot(peer));
@@ -69,7 +86,7 @@ void HostGroup::fail(std::string_view what) noexcept {
   constexpr int kFarAhead = 16384; // half of what epochs_ahead can tell
   for (int peer = 0; peer < size_; ++peer) {
     const std::uint64_t met =
-        control_.slot(peer).met.load(std::memory_order_acquire);
+        control_.slot(peer).now[Counter::kMet].load(std::memory_order_acquire);
     if (epochs_ahead(met, epoch_) < -kFarAhead) {
       return; // it has yet to notice 16384 failures: one more says nothing
     }
@@ -79,7 +96,7 @@ void HostGroup::fail(std::string_view what) noexcept {
   } catch (...) { // out of memory: the others learn who, not why
     record_failure("out of memory", false);
   }
-  enter_epoch(epoch_ + 1);
+  enter_next_epoch();
 }
 
 // One epoch at a time, however far the peer is ahead: each failure is thrown
@@ -97,23 +114,22 @@ void HostGroup::join_later_epoch(int peer) {
     is_mismatch = record.is_mismatch != 0;
     line.assign(record.text, record.num_bytes);
   }
-  enter_epoch(epoch_ + 1);
+  enter_next_epoch();
   if (is_mismatch) {
     throw MismatchError(rank_prefix(rank_) + line);
   }
   throw PeerError(peer_failed_text(rank_, origin, line));
 }
 
-// All ranks compare the same requests and come to the same end; a rank that is
-// still waiting for one of them when another has already left the epoch finds
-// the record instead.
+// All ranks compare the same requests and come to the same end. The record is
+// for those that wait for something else when gradient messages are compared.
 void HostGroup::compare(const std::vector<WireRequest>& requests) {
   const std::string mismatch = find_mismatch(requests);
   if (mismatch.empty()) {
     return;
   }
   record_failure(mismatch, true);
-  enter_epoch(epoch_ + 1);
+  enter_next_epoch();
   throw MismatchError(rank_prefix(rank_) + mismatch);
 }
 

@@ -46,15 +46,21 @@ class CountedSleeper {
 
 } // namespace
 
-// Throws PeerError (or MismatchError) if the peer is in a later epoch.
+// Throws PeerError (or MismatchError) if the peer left this epoch before it got
+// to `target`.
 bool HostGroup::has_reached(int peer, Counter counter, std::uint64_t target) {
-  const std::uint64_t value =
-      control_.slot(peer).counter(counter).load(std::memory_order_acquire);
-  const int num_ahead = epochs_ahead(value, epoch_);
-  if (num_ahead > 0) {
-    join_later_epoch(peer);
+  RankSlot& slot = control_.slot(peer);
+  const std::uint64_t now = slot.now[counter].load(std::memory_order_acquire);
+  const int num_ahead = epochs_ahead(now, epoch_);
+  if (num_ahead <= 0) {
+    return num_ahead == 0 && count_in(now) >= target;
   }
-  return num_ahead == 0 && count_in(value) >= target;
+  const std::uint64_t last = slot.last[epoch_ % kFailureDepth][counter].load(
+      std::memory_order_acquire);
+  if (epochs_ahead(last, epoch_) == 0 && count_in(last) >= target) {
+    return true;
+  }
+  join_later_epoch(peer);
 }
 
 void HostGroup::wait_all(
