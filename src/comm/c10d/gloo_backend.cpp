@@ -17,6 +17,7 @@
 #include "comm/backend.h"
 #include "comm/c10d/gloo_communicator.h"
 #include "comm/c10d/message_link.h"
+#include "comm/c10d/sigpipe.h"
 #include "comm/c10d/sockets.h"
 #include "comm/c10d/text.h"
 #include "comm/error_text.h"
@@ -177,6 +178,7 @@ std::unique_ptr<MessageLink> connect(const BackendArgs& args) {
 }
 
 std::unique_ptr<Communicator> make_gloo(const BackendArgs& args) {
+  const SigpipeBlock for_threads_of_gloo;
   return std::make_unique<GlooCommunicator>(
       args.rank,
       args.size,

@@ -101,6 +101,7 @@ std::shared_ptr<Work> GlooCommunicator::all_gather(
   auto operation = std::make_shared<Operation>();
   operation->request = encode(request, counts);
   operation->counts.assign(counts.begin(), counts.end());
+  operation->has_data = true;
   operation->output_dtype = dtype;
   operation->input = static_cast<const std::byte*>(input);
   operation->input_bytes =
@@ -131,6 +132,7 @@ std::shared_ptr<Work> GlooCommunicator::reduce_scatter(
   auto operation = std::make_shared<Operation>();
   operation->request = encode(request, counts);
   operation->counts.assign(counts.begin(), counts.end());
+  operation->has_data = true;
   operation->output_dtype = output_dtype;
   operation->input = static_cast<const std::byte*>(input);
   operation->input_bytes = bytes_of(request.numel, input_dtype);
@@ -155,6 +157,7 @@ void GlooCommunicator::all_reduce(
   ++counters_.num_all_reduces;
   auto operation = std::make_shared<Operation>();
   operation->request = encode(request);
+  operation->has_data = true;
   operation->output_dtype = dtype;
   operation->output = static_cast<std::byte*>(data);
   operation->output_bytes = bytes_of(numel, dtype);
@@ -183,6 +186,7 @@ void GlooCommunicator::broadcast(
   ++counters_.num_broadcasts;
   auto operation = std::make_shared<Operation>();
   operation->request = encode(request);
+  operation->has_data = true;
   operation->output_dtype = dtype;
   operation->output = static_cast<std::byte*>(data);
   operation->output_bytes = bytes_of(numel, dtype);

@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "comm/c10d/sigpipe.h"
 #include "comm/error_text.h"
 #include "fsdp/error.h"
 
@@ -169,6 +170,7 @@ void GlooWorker::close() noexcept {
 }
 
 void GlooWorker::run() {
+  const SigpipeBlock block;
   while (const auto operation = next()) {
     carry_out(*operation);
   }
@@ -222,7 +224,9 @@ void GlooWorker::carry_out(Operation& operation) {
       operation.requests = std::move(requests);
       operation.state = Operation::State::kMoving;
     }
-    move_data(operation, exchange_);
+    if (operation.has_data) {
+      move_data(operation, exchange_);
+    }
     const Lock lock(mutex_);
     settle(operation, nullptr);
   } catch (const EpochEnded& ended) {

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/c10d/sigpipe.h"
 #include "comm/c10d/sockets.h"
 #include "comm/c10d/text.h"
 #include "comm/error_text.h"
@@ -114,6 +115,7 @@ std::shared_ptr<Store> connect_tcp_store(const TcpStoreArgs& args) {
   }
   const auto spent = std::chrono::duration_cast<Millis>(Clock::now() - start);
   options.timeout = std::max(args.timeout - spent, Millis(1000));
+  const SigpipeBlock for_thread_of_server;
   try {
     return std::make_shared<C10dStore>(
         c10::make_intrusive<c10d::TCPStore>(args.host, options), args.rank);
