@@ -1,0 +1,146 @@
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+#include "fsdp/error.h"
+#include "train/data/token_source.h"
+
+namespace fsdp {
+namespace {
+
+constexpr std::int32_t kMagic = 20240520;
+constexpr std::int32_t kVersion = 1;
+constexpr std::size_t kHeaderBytes = 256 * sizeof(std::int32_t);
+
+[[noreturn]] void fail(
+    const std::filesystem::path& path, const std::string& what) {
+  throw DataError("token file '" + path.string() + "': " + what);
+}
+
+class MappedFile {
+ public:
+  explicit MappedFile(const std::filesystem::path& path) {
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    struct stat status{};
+    if (fd < 0 || ::fstat(fd, &status) != 0) {
+      const int reason = errno;
+      if (fd >= 0) {
+        ::close(fd);
+      }
+      fail(path, std::string("cannot be read: ") + std::strerror(reason));
+    }
+    size_ = static_cast<std::size_t>(status.st_size);
+    if (size_ > 0) {
+      data_ = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, fd, 0);
+    }
+    const int reason = errno;
+    ::close(fd);
+    if (data_ == MAP_FAILED) {
+      fail(path, std::string("cannot be mapped: ") + std::strerror(reason));
+    }
+  }
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+  ~MappedFile() {
+    if (data_ != nullptr) {
+      ::munmap(data_, size_);
+    }
+  }
+
+  const char* data() const { return static_cast<const char*>(data_); }
+  std::size_t size() const { return size_; }
+
+ private:
+  void* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+class TokenFile final : public TokenSource {
+ public:
+  TokenFile(const std::filesystem::path& path, std::int64_t vocab_size)
+      : file_(path) {
+    read_header(path);
+    check_tokens(path, vocab_size);
+  }
+
+  std::int64_t size() const override { return num_tokens_; }
+
+  void copy(std::int64_t begin, std::span<std::int64_t> out) const override {
+    for (std::int64_t& token : out) {
+      token = at(begin++);
+    }
+  }
+
+ private:
+  std::int64_t at(std::int64_t index) const {
+    std::uint16_t token = 0;
+    std::memcpy(
+        &token,
+        file_.data() + offset_ + static_cast<std::size_t>(index) * sizeof token,
+        sizeof token);
+    return token;
+  }
+
+  void read_header(const std::filesystem::path& path) {
+    std::array<std::int32_t, 3> header{};
+    if (file_.size() >= kHeaderBytes) {
+      std::memcpy(header.data(), file_.data(), sizeof header);
+    }
+    if (header[0] == kMagic) {
+      if (header[1] != kVersion) {
+        fail(
+            path,
+            "version " + std::to_string(header[1]) + " of llm.c's format, " +
+                "expected " + std::to_string(kVersion));
+      }
+      offset_ = kHeaderBytes;
+    }
+    const std::size_t bytes = file_.size() - offset_;
+    num_tokens_ = static_cast<std::int64_t>(bytes / sizeof(std::uint16_t));
+    if (bytes % sizeof(std::uint16_t) != 0) {
+      fail(
+          path,
+          std::to_string(file_.size()) +
+              " bytes are no whole number of 16-bit tokens");
+    }
+    if (offset_ != 0 && header[2] != num_tokens_) {
+      fail(
+          path,
+          "its header promises " + std::to_string(header[2]) +
+              " tokens, the file holds " + std::to_string(num_tokens_));
+    }
+  }
+
+  void check_tokens(
+      const std::filesystem::path& path, std::int64_t vocab_size) const {
+    for (std::int64_t i = 0; i < num_tokens_; ++i) {
+      if (at(i) >= vocab_size) {
+        fail(
+            path,
+            "token " + std::to_string(i) + " is " + std::to_string(at(i)) +
+                ", but the model's vocabulary holds " +
+                std::to_string(vocab_size) +
+                ": use a preset with a larger one");
+      }
+    }
+  }
+
+  MappedFile file_;
+  std::size_t offset_ = 0;
+  std::int64_t num_tokens_ = 0;
+};
+
+} // namespace
+
+std::shared_ptr<const TokenSource> open_token_file(
+    const std::filesystem::path& path, std::int64_t vocab_size) {
+  return std::make_shared<const TokenFile>(path, vocab_size);
+}
+
+} // namespace fsdp
