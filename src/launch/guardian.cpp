@@ -197,8 +197,7 @@ class Guardian {
     end.signal = WIFSIGNALED(raw) ? WTERMSIG(raw) : 0;
     end.exit_code = WIFEXITED(raw) ? WEXITSTATUS(raw) : 0;
     end.after_stop = phase_ >= Phase::kStopping;
-    end.blames_peer =
-        blames_peer(end.exit_code, end.signal, relay_.last_lines(index));
+    end.blames_peer = blames_peer(end, relay_.last_lines(index));
     ends_.push_back(end);
   }
 

@@ -10,16 +10,19 @@
 namespace fsdp::detail {
 
 bool blames_peer(
-    int exit_code, int signal, const std::deque<std::string>& last_lines) {
-  if (exit_code == kExitAfterPeerFailure)
+    const RankEnd& end, const std::deque<std::string>& last_lines) {
+  if (!end.failed() || (end.signal != 0 && end.signal != SIGABRT))
+    return false;
+  if (end.exit_code == kExitAfterPeerFailure)
     return true;
-  // The C++ runtime names the type of an uncaught exception before it aborts.
-  return signal == SIGABRT &&
-         std::any_of(
-             last_lines.begin(), last_lines.end(), [](const std::string& line) {
-               return line.find("'fsdp::PeerError'") != std::string::npos ||
-                      line.find("'fsdp::PeerDiedError'") != std::string::npos;
-             });
+  const std::string start = "[rank " + std::to_string(end.rank) + "] rank ";
+  const auto blames = [&](const std::string& line) {
+    // The C++ runtime names the type of an uncaught exception.
+    return line.find("'fsdp::PeerError'") != std::string::npos ||
+           line.find("'fsdp::PeerDiedError'") != std::string::npos ||
+           line.find(start) != std::string::npos;
+  };
+  return std::any_of(last_lines.begin(), last_lines.end(), blames);
 }
 
 std::optional<size_t> first_failure(const std::vector<RankEnd>& ends) {

@@ -25,9 +25,9 @@ struct RankEnd {
 };
 
 /// True if the status or the last lines say that the rank gave up only because
-/// of another one: kExitAfterPeerFailure, or an uncaught PeerError.
-bool blames_peer(
-    int exit_code, int signal, const std::deque<std::string>& last_lines);
+/// of another one: kExitAfterPeerFailure, an uncaught PeerError, or a line with
+/// the text that such an error begins with, "[rank r] rank q ...".
+bool blames_peer(const RankEnd& end, const std::deque<std::string>& last_lines);
 
 /// Index of the end that started the trouble, among ends in the order in which
 /// they were seen. Ranks follow a dying peer within milliseconds and may even
