@@ -10,8 +10,8 @@
 #include "fsdp/clip_grad.h"
 #include "fsdp/fully_shard.h"
 #include "fsdp/optim.h"
-#include "tests/support/gold.h"
-#include "tests/support/ranks.h"
+#include "support/gold.h"
+#include "support/ranks.h"
 
 namespace fsdp {
 namespace {
