@@ -405,7 +405,7 @@ void PeerExchange::flush(Peer& peer, Clock::time_point deadline) {
 }
 
 void PeerExchange::leave(std::exception_ptr error) noexcept {
-  gate_.reopen();
+  gate_.open_for_last_words();
   try {
     Message message;
     give_up_notice(std::move(error), message);

@@ -38,10 +38,10 @@ class WaitGate {
     }
   }
 
-  /// Any thread: for good, until reopen().
+  /// Any thread.
   void close() {
     const std::lock_guard lock(mutex_);
-    is_closed_ = true;
+    is_closed_ = !is_last_;
     if (current_ != nullptr) {
       current_->interrupt();
     }
@@ -52,10 +52,12 @@ class WaitGate {
     return is_closed_;
   }
 
-  /// Worker: for the last messages after close().
-  void reopen() {
+  /// Worker: what is left to wait for has a short deadline of its own, and
+  /// close() changes nothing any more.
+  void open_for_last_words() {
     const std::lock_guard lock(mutex_);
     is_closed_ = false;
+    is_last_ = true;
   }
 
  private:
@@ -70,6 +72,7 @@ class WaitGate {
   mutable std::mutex mutex_;
   Transfer* current_ = nullptr;
   bool is_closed_ = false;
+  bool is_last_ = false;
 };
 
 /// Pulses while it lives: for waits of the worker that nobody waits for.
