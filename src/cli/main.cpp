@@ -51,8 +51,8 @@ std::string describe_unknown(const CLI::App& command, std::string argument) {
                 : ": expected options only");
   argument = argument.substr(0, argument.find('='));
   return "unknown option " + argument + ": " +
-         fsdp::cli::suggest(argument, option_names(command)) + "; see fsdp " +
-         command.get_name() + " --help";
+         fsdp::cli::suggest(argument, option_names(command)) + " (see fsdp " +
+         command.get_name() + " --help)";
 }
 
 int wrong_command_line(CLI::App& app, const CLI::ParseError& error) {

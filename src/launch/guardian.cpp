@@ -259,7 +259,10 @@ class Guardian {
 
   static std::string headline(const RankEnd& end) {
     return "rank " + std::to_string(end.rank) + " (pid " +
-           std::to_string(end.pid) + ") failed first: " + describe_end(end);
+           std::to_string(end.pid) + ") " +
+           (end.blames_peer ? "gave up because of another rank: "
+                            : "failed first: ") +
+           describe_end(end);
   }
 
   void stop(milliseconds grace) {

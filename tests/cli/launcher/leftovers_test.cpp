@@ -56,6 +56,17 @@ TEST_F(Leftovers, NoneAfterTheLauncherIsKilled) {
   }
 }
 
+TEST_F(Leftovers, NoneAfterTheLauncherIsKilledAtAnyMoment) {
+  for (int i = 0; i < 40; ++i) {
+    ChildProcess& child = start(
+        fsdp_run({"-n", "3"}, {"ignore", "child", "daemon", "meet", "wait"}));
+    const auto moment = SteadyClock::now() + i * 2ms;
+    wait_until([&] { return SteadyClock::now() >= moment; }, 1s);
+    child.send_signal(SIGKILL);
+    EXPECT_TRUE(wait_until([&] { return child.survivors().empty(); }, 2s));
+  }
+}
+
 TEST_F(Leftovers, NoneAfterTheLauncherIsKilledWhileItsOutputIsStuck) {
   ChildProcess& child = start(fsdp_run(
       {"-n", "2"}, {"ignore", "daemon", "variables", "meet", "megabytes=64"}));

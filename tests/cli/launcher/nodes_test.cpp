@@ -77,10 +77,16 @@ TEST_F(Nodes, EndWithTheRankThatFailedOnOneOfThem) {
   EXPECT_EQ(on_second.exit_code, 3);
   EXPECT_THAT(
       on_second.err, ContainsRegex("rank 3 \\(pid [0-9]+\\) failed first"));
-  // Node 0 has but followers; the last lines of one say whom they blame.
+  // Node 0 has but followers, which say whom they blame.
   EXPECT_EQ(on_first.exit_code, 1);
   EXPECT_THAT(
-      on_first.err, HasSubstr("fsdp run: | [rank 0] rank 1 has exited"));
+      on_first.err,
+      ContainsRegex(
+          "fsdp run: rank [01] \\(pid [0-9]+\\) gave up because of another "
+          "rank: exit code 1"));
+  EXPECT_THAT(
+      on_first.err,
+      ContainsRegex("fsdp run: \\| \\[rank [01]\\] rank [12] has exited"));
   EXPECT_LT(on_first.elapsed, 5s);
 }
 

@@ -26,18 +26,22 @@ class OtherLaunchers : public LauncherTest {
 };
 
 #ifdef FSDP_MPIRUN
-TEST_F(OtherLaunchers, OpenMpiIsUnderstood) {
-  for (const int n : {1, 2, 3}) {
+TEST_F(OtherLaunchers, MpirunIsUnderstood) {
+  // More ranks than cores, also as root; Open MPI 4 and 5 differ in the name.
+  const ProcessOptions options{
+      .env = {
+          {"OMPI_ALLOW_RUN_AS_ROOT", "1"},
+          {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"},
+          {"OMPI_MCA_rmaps_base_oversubscribe", "1"},
+          {"PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"}}};
+  for (const int n : {1, 2, 3, 8}) {
     const ProcessResult result =
         run({FSDP_MPIRUN,
              "-n",
              std::to_string(n),
-             "--oversubscribe",
              FSDP_RANK_PROGRAM,
              "environment"},
-            {.env = {
-                 {"OMPI_ALLOW_RUN_AS_ROOT", "1"},
-                 {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}}});
+            options);
     EXPECT_EQ(result.exit_code, 0) << result.err;
     std::vector<std::string> expected;
     for (int r = 0; r < n; ++r) {
