@@ -25,13 +25,13 @@ namespace fsdp {
 
 struct FullyShardOptions {
   /// 1-D: the ranks that share the parameters.
-  std::optional<DeviceMesh> mesh;
+  std::optional<DeviceMesh> mesh = std::nullopt;
   /// Free the gathered parameters after the forward and gather them again for
   /// the backward. Unset: true, except for the root (the first unit whose
   /// forward is called), which is needed again at once. A forward without grad
   /// reshards the root too.
-  std::optional<bool> reshard_after_forward;
-  MixedPrecisionPolicy mp_policy;
+  std::optional<bool> reshard_after_forward = std::nullopt;
+  MixedPrecisionPolicy mp_policy = {};
 };
 
 /// [collective over the mesh] Shards the parameters of `module` and of its

@@ -20,9 +20,9 @@ struct InitOptions {
   /// Deadline of every wait of the group.
   std::chrono::milliseconds timeout{300'000};
   /// Overrides the launcher's variables; all three or none.
-  std::optional<int> rank;
-  std::optional<int> world_size;
-  std::optional<std::string> master; ///< "address:port"
+  std::optional<int> rank = std::nullopt;
+  std::optional<int> world_size = std::nullopt;
+  std::optional<std::string> master = std::nullopt; ///< "address:port"
 };
 
 /// The ranks of a job, or some of them. Copies are handles of one group. A rank
