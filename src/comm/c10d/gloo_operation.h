@@ -24,7 +24,7 @@ struct Operation {
   std::size_t input_bytes = 0;
   std::byte* output = nullptr;
   std::size_t output_bytes = 0;
-  bool has_data = false; ///< not a mere meeting
+  bool has_data = false;   ///< not a mere meeting
   bool is_failure = false; ///< tells the peers `failure_line`, nothing else
   std::string failure_line;
 

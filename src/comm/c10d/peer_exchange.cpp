@@ -20,6 +20,8 @@ constexpr auto kFailureGrace = 100ms;
 constexpr auto kLostGrace = 3 * WaitGate::kPulse;
 /// For the last messages of a rank that leaves.
 constexpr auto kLeaveTime = 2s;
+constexpr auto kGoodByeTime = 100ms;
+constexpr auto kLeavePulse = 5ms;
 
 constexpr std::size_t kTextBytes = 1000;
 
@@ -385,23 +387,30 @@ void PeerExchange::give_up_notice(
   }
 }
 
-/// Until the peer has taken what it was told, is lost, or time is up.
-void PeerExchange::flush(Peer& peer, Clock::time_point deadline) {
-  Message ignored;
+/// One try; true once the peer has taken what it was told, or is gone. What it
+/// tells meanwhile is read: it may be waiting for the same. A failure is worth
+/// more time than a good-bye.
+bool PeerExchange::is_flushed(Peer& peer, bool is_late) {
+  auto last = std::find_if(
+      peer.outgoing.rbegin(), peer.outgoing.rend(), [&](const auto& sent) {
+        const Kind kind = sent.message->kind;
+        return kind != Kind::kRequest && (kind != Kind::kLeft || !is_late);
+      });
+  Message message;
   try {
-    while (!peer.outgoing.empty() && !is_lost(peer) &&
-           Clock::now() < deadline) {
-      if (gate_.wait(*peer.outgoing.back().transfer)) {
-        peer.outgoing.clear();
-      }
+    if (last != peer.outgoing.rend() && gate_.wait(*last->transfer)) {
+      peer.outgoing.erase(peer.outgoing.begin(), last.base());
+      last = peer.outgoing.rend();
     }
-    while (peer.may_lack_data && peer.next && !is_lost(peer) &&
-           Clock::now() < deadline) {
-      next_message(peer, ignored);
+    if (last == peer.outgoing.rend() && !peer.may_lack_data) {
+      return true;
     }
   } catch (const ConnectionLost&) {
-    // Then there is nobody to tell.
+    return true;
   }
+  const bool has_said_more = next_message(peer, message);
+  return has_said_more ? message.kind > Kind::kFailed
+                       : !peer.next || is_lost(peer);
 }
 
 void PeerExchange::leave(std::exception_ptr error) noexcept {
@@ -410,11 +419,19 @@ void PeerExchange::leave(std::exception_ptr error) noexcept {
     Message message;
     give_up_notice(std::move(error), message);
     tell_all(message);
-    const ScopedPulse pulse(gate_);
-    const auto deadline = Clock::now() + kLeaveTime;
+    const ScopedPulse pulse(gate_, kLeavePulse);
+    const auto start = Clock::now();
+    std::deque<Peer*> unflushed;
     for (const auto& peer : peers_) {
       if (peer) {
-        flush(*peer, deadline);
+        unflushed.push_back(peer.get());
+      }
+    }
+    while (!unflushed.empty() && Clock::now() < start + kLeaveTime) {
+      Peer* const peer = unflushed.front();
+      unflushed.pop_front();
+      if (!is_flushed(*peer, Clock::now() > start + kGoodByeTime)) {
+        unflushed.push_back(peer);
       }
     }
   } catch (...) {

@@ -99,7 +99,7 @@ class PeerExchange {
   [[noreturn]] void throw_died(int who, const std::string& fate);
   [[noreturn]] void end_epoch(const std::vector<Message>& failures) const;
   void give_up_notice(std::exception_ptr error, Message& message) const;
-  void flush(Peer& peer, Clock::time_point deadline);
+  bool is_flushed(Peer& peer, bool is_late);
 
   const int rank_;
   const int size_;

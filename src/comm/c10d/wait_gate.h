@@ -78,14 +78,9 @@ class WaitGate {
 /// Pulses while it lives: for waits of the worker that nobody waits for.
 class ScopedPulse {
  public:
-  explicit ScopedPulse(WaitGate& gate)
-      : thread_([this, &gate] {
-          std::unique_lock lock(mutex_);
-          while (!stopped_.wait_for(
-              lock, WaitGate::kPulse, [this] { return is_over_; })) {
-            gate.pulse();
-          }
-        }) {}
+  explicit ScopedPulse(
+      WaitGate& gate, std::chrono::milliseconds period = WaitGate::kPulse)
+      : thread_([this, &gate, period] { run(gate, period); }) {}
   ScopedPulse(const ScopedPulse&) = delete;
   ScopedPulse& operator=(const ScopedPulse&) = delete;
   ~ScopedPulse() {
@@ -98,6 +93,13 @@ class ScopedPulse {
   }
 
  private:
+  void run(WaitGate& gate, std::chrono::milliseconds period) {
+    std::unique_lock lock(mutex_);
+    while (!stopped_.wait_for(lock, period, [this] { return is_over_; })) {
+      gate.pulse();
+    }
+  }
+
   std::mutex mutex_;
   std::condition_variable stopped_;
   bool is_over_ = false;
