@@ -27,7 +27,16 @@ struct NamedRange {
   std::array<std::atomic<char>, kNameBytes> name{};
 };
 
+// `context` is set before `listener` and read after it.
+struct Listener {
+  std::atomic<FaultListener> listener{nullptr};
+  std::atomic<void*> context{nullptr};
+};
+
+constexpr std::size_t kNumListeners = 64;
+
 std::array<NamedRange, kNumRanges> ranges;
+std::array<Listener, kNumListeners> listeners;
 std::atomic<std::size_t> num_used{0}; // places ever used: bounds the search
 std::mutex writers;
 struct sigaction previous_action;
@@ -44,10 +53,7 @@ class Line {
       text_[length_++] = c;
     }
   }
-  void write_to_stderr() const {
-    [[maybe_unused]] const ssize_t written =
-        ::write(STDERR_FILENO, text_, length_);
-  }
+  std::string_view text() const { return {text_, length_}; }
 
  private:
   char text_[512];
@@ -55,6 +61,7 @@ class Line {
 };
 
 void report(const NamedRange& range) {
+  constexpr std::string_view kPrefix = "[fsdp] ";
   Line line;
   line.append("[fsdp] write to a gathered parameter: ");
   const std::size_t length = range.name_bytes.load(std::memory_order_relaxed);
@@ -64,7 +71,18 @@ void report(const NamedRange& range) {
   line.append(
       "; all ranks of this host read the same copy of it, so it is read-only: "
       "write to the sharded parameter, outside of forward and backward\n");
-  line.write_to_stderr();
+  const std::string_view text = line.text();
+  [[maybe_unused]] const ssize_t written =
+      ::write(STDERR_FILENO, text.data(), text.size());
+  for (const Listener& each : listeners) {
+    const FaultListener listener =
+        each.listener.load(std::memory_order_acquire);
+    if (listener != nullptr) {
+      listener(
+          each.context.load(std::memory_order_relaxed),
+          text.substr(kPrefix.size(), text.size() - kPrefix.size() - 1));
+    }
+  }
 }
 
 const NamedRange* find(std::uintptr_t address) {
@@ -147,6 +165,26 @@ void forget_fault_range(int ticket) {
     const std::lock_guard lock(writers);
     ranges[static_cast<std::size_t>(ticket)].begin.store(
         0, std::memory_order_release);
+  }
+}
+
+int add_fault_listener(FaultListener listener, void* context) {
+  const std::lock_guard lock(writers);
+  for (std::size_t i = 0; i < kNumListeners; ++i) {
+    if (listeners[i].listener.load(std::memory_order_relaxed) == nullptr) {
+      listeners[i].context.store(context, std::memory_order_relaxed);
+      listeners[i].listener.store(listener, std::memory_order_release);
+      return static_cast<int>(i);
+    }
+  }
+  return -1;
+}
+
+void remove_fault_listener(int ticket) {
+  if (ticket >= 0) {
+    const std::lock_guard lock(writers);
+    listeners[static_cast<std::size_t>(ticket)].listener.store(
+        nullptr, std::memory_order_release);
   }
 }
 

@@ -17,4 +17,13 @@ int name_fault_range(
 /// caller knows of. Thread-safe.
 void forget_fault_range(int ticket);
 
+/// Called in the signal handler with what is written to stderr, without
+/// "[fsdp] ": only async-signal-safe things may be done.
+using FaultListener = void (*)(void* context, std::string_view text) noexcept;
+
+/// At most 64 at a time, further ones are not called. Returns a ticket for
+/// remove_fault_listener. Thread-safe.
+int add_fault_listener(FaultListener listener, void* context);
+void remove_fault_listener(int ticket);
+
 } // namespace fsdp

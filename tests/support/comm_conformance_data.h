@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "support/comm_conformance.h"
+#include "support/comm_conformance_reference.h"
 
 namespace fsdp::test {
 
@@ -24,13 +25,6 @@ constexpr DType kAllDTypes[] = {
     DType::kFloat64,
     DType::kComplex64,
     DType::kComplex128};
-
-using Counts = std::vector<std::int64_t>;
-using Bytes = std::vector<std::uint8_t>;
-
-inline std::int64_t total(const Counts& counts) {
-  return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
-}
 
 /// Equal, uneven with empty shards, all on the last rank, nothing at all.
 inline std::vector<Counts> count_patterns(int size) {

@@ -11,7 +11,7 @@
 
 namespace fsdp::test {
 
-inline void expect_reduce_scatter(Communicator& comm, const Case& c) {
+inline void expect_reduce_scatter(Communicator& comm, const ReductionCase& c) {
   const auto rank = static_cast<std::size_t>(comm.rank());
   const Elements expected = c.expected_of(comm.rank());
   const Bytes input = c.inputs[rank].bytes();
@@ -29,7 +29,7 @@ inline void expect_reduce_scatter(Communicator& comm, const Case& c) {
 }
 
 TEST_P(CommReduction, ReduceScatterEqualsAnOrderedLoopBitByBit) {
-  std::vector<Case> cases;
+  std::vector<ReductionCase> cases;
   for (const Reduction& reduction : kReductions) {
     for (Counts counts : count_patterns(size())) {
       cases.emplace_back(reduction, reduction.input, counts);
@@ -43,7 +43,7 @@ TEST_P(CommReduction, ReduceScatterEqualsAnOrderedLoopBitByBit) {
     }
   }
   run([&](Communicator& comm) {
-    for (const Case& c : cases) {
+    for (const ReductionCase& c : cases) {
       expect_reduce_scatter(comm, c);
     }
   });
@@ -53,18 +53,18 @@ TEST_P(CommReduction, ReduceScatterTakesManyMegabytes) {
   Counts counts(static_cast<std::size_t>(size()), 50'001);
   counts.back() = 0;
   counts.front() = 300'000;
-  const std::vector<Case> cases = {
+  const std::vector<ReductionCase> cases = {
       {{DType::kFloat32, ReduceOp::kAvg}, DType::kFloat32, counts},
       {{DType::kBFloat16, ReduceOp::kSum}, DType::kFloat32, counts}};
   run([&](Communicator& comm) {
-    for (const Case& c : cases) {
+    for (const ReductionCase& c : cases) {
       expect_reduce_scatter(comm, c);
     }
   });
 }
 
 TEST_P(CommReduction, AllReduceEqualsAnOrderedLoopBitByBit) {
-  std::vector<Case> cases;
+  std::vector<ReductionCase> cases;
   Counts counts(static_cast<std::size_t>(size()), 0);
   for (const Reduction& reduction : kReductions) {
     for (const std::int64_t numel : {0, 1, 5, 1000, 20'011}) {
@@ -75,7 +75,7 @@ TEST_P(CommReduction, AllReduceEqualsAnOrderedLoopBitByBit) {
   counts[0] = 300'011; // more than one staging buffer holds
   cases.emplace_back(kReductions[0], kReductions[0].input, counts);
   run([&](Communicator& comm) {
-    for (const Case& c : cases) {
+    for (const ReductionCase& c : cases) {
       Bytes data = c.inputs[static_cast<std::size_t>(comm.rank())].bytes();
       comm.all_reduce(
           data.data(),

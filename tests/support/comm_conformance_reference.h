@@ -1,7 +1,6 @@
 #pragma once
 // The plain reference of the reductions: numbers by their bits, and a loop over
-// the ranks. Shares no code with the library. Included by
-// comm_conformance_reductions.h.
+// the ranks. Shares no code with the library.
 
 #include <algorithm>
 #include <bit>
@@ -9,11 +8,20 @@
 #include <cstring>
 #include <numeric>
 #include <ostream>
+#include <string>
+#include <utility>
+#include <vector>
 
-#include "support/comm_conformance.h"
-#include "support/comm_conformance_data.h"
+#include "fsdp/communicator.h"
 
 namespace fsdp::test {
+
+using Counts = std::vector<std::int64_t>;
+using Bytes = std::vector<std::uint8_t>;
+
+inline std::int64_t total(const Counts& counts) {
+  return std::accumulate(counts.begin(), counts.end(), std::int64_t{0});
+}
 
 /// `value` rounded to the nearest number with `digits` mantissa bits (the
 /// leading one counted) and exponents down to `min_exponent`, ties to even.
@@ -163,14 +171,14 @@ inline std::string name_of(const Reduction& reduction) {
 }
 
 /// One reduction with the inputs and results of all ranks.
-struct Case {
+struct ReductionCase {
   Reduction reduction;
   DType output;
   Counts counts;
   std::vector<Elements> inputs;
   Elements expected;
 
-  Case(const Reduction& what, DType output_dtype, Counts shards)
+  ReductionCase(const Reduction& what, DType output_dtype, Counts shards)
       : reduction(what), output(output_dtype), counts(std::move(shards)) {
     for (std::size_t rank = 0; rank < counts.size(); ++rank) {
       inputs.push_back(
@@ -190,7 +198,7 @@ struct Case {
   }
 };
 
-inline std::ostream& operator<<(std::ostream& out, const Case& c) {
+inline std::ostream& operator<<(std::ostream& out, const ReductionCase& c) {
   return out << name_of(c.reduction) << " to " << fsdp::name_of(c.output)
              << ", " << total(c.counts) << " elements";
 }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "comm/error_text.h"
+#include "comm/fault_handler.h"
 #include "comm/host/futex.h"
 #include "fsdp/error.h"
 
@@ -26,10 +27,12 @@ HostGroup::HostGroup(
       link_(std::move(link)),
       counters_(counters),
       owner_pid_(getpid()),
+      fault_ticket_(add_fault_listener(on_fault, this)),
       requests_(static_cast<std::size_t>(size)),
       ended_(static_cast<std::size_t>(size)) {}
 
 HostGroup::~HostGroup() {
+  remove_fault_listener(fault_ticket_);
   // A child forked by the user has a copy of this, but is not the rank.
   if (getpid() != owner_pid_) {
     return;

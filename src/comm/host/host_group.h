@@ -90,12 +90,13 @@ class HostGroup {
   bool has_reached(int peer, Counter counter, std::uint64_t target);
   void check_peers(const Wait& wait, bool is_polling);
   void throw_if_late(const Wait& wait);
-  [[noreturn]] void throw_died(int peer, bool has_ended, const Wait& wait);
+  [[noreturn]] void throw_died(int peer, const Wait& wait);
 
   // Failures (host_group_failure.cpp).
   void check_usable() const;
   bool may_write_history() const noexcept;
   void record_failure(std::string_view line, bool is_mismatch) noexcept;
+  static void on_fault(void* group, std::string_view text) noexcept;
   void enter_next_epoch() noexcept;
   [[noreturn]] void join_later_epoch(int peer);
   void compare(const std::vector<WireRequest>& requests);
@@ -113,6 +114,7 @@ class HostGroup {
   const std::unique_ptr<HostLink> link_;
   CommCounters& counters_;
   const int owner_pid_;
+  const int fault_ticket_;
 
   std::uint64_t epoch_ = 0;
   std::uint64_t open_epoch_ = 0; // every rank has entered this one

@@ -1,6 +1,8 @@
 // How ranks tell each other that one cannot go on. The rules are in
 // host_group.h.
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -97,6 +99,16 @@ void HostGroup::fail(std::string_view what) noexcept {
     record_failure("out of memory", false);
   }
   enter_next_epoch();
+}
+
+// In the signal handler of a process that is about to die: the others learn
+// why, not only that it died.
+void HostGroup::on_fault(void* context, std::string_view text) noexcept {
+  auto& group = *static_cast<HostGroup*>(context);
+  if (getpid() == group.owner_pid_) {
+    group.record_failure(text, false);
+    group.enter_next_epoch();
+  }
 }
 
 // One epoch at a time, however far the peer is ahead: each failure is thrown

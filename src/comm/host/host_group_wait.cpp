@@ -119,7 +119,7 @@ void HostGroup::check_peers(const Wait& wait, bool is_polling) {
     // Only after that: what it did before it went counts.
     if (!has_reached(peer, wait.counter, wait.target) &&
         (has_left || has_ended)) {
-      throw_died(peer, has_ended, wait);
+      throw_died(peer, wait);
     }
   }
   throw_if_late(wait);
@@ -143,15 +143,15 @@ void HostGroup::throw_if_late(const Wait& wait) {
   throw TimeoutError(broken_text_);
 }
 
-void HostGroup::throw_died(int peer, bool has_ended, const Wait& wait) {
+void HostGroup::throw_died(int peer, const Wait& wait) {
   const bool has_left =
       control_.slot(peer).has_left.load(std::memory_order_acquire) != 0;
-  const char* fate = "has left the group";
-  if (has_ended) {
-    fate = has_left ? "has exited" : "has died";
-  }
   broken_ = Broken::kPeerDied;
-  broken_text_ = peer_died_text(rank_, peer, fate, wait.describe());
+  broken_text_ = peer_died_text(
+      rank_,
+      peer,
+      has_left ? "has left the group" : "has died",
+      wait.describe());
   throw PeerDiedError(broken_text_);
 }
 
