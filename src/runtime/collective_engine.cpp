@@ -216,9 +216,10 @@ void CollectiveEngine::finish_oldest() {
     auto sizes = param.full_sizes();
     sizes[0] = param.rows().length;
     const std::int64_t numel = sizes[0] * param.row_numel();
+    // variable_data: optimizers detach_() gradients, which views refuse.
     means_.push_back(
         {&param,
-         reduction.means.narrow(0, begin, numel).view(sizes),
+         reduction.means.narrow(0, begin, numel).view(sizes).variable_data(),
          reduction.has_grad[i]});
     begin += numel;
   }

@@ -161,17 +161,18 @@ SharedMemoryEngine::GradLayout SharedMemoryEngine::lay_out_grads(
 
 std::size_t SharedMemoryEngine::slot_offset(
     int rank,
-    std::uint64_t number) const {
+    std::size_t place) const {
   return slot_bytes_ *
-      (static_cast<std::size_t>(rank) * HostMemory::kStreamDepth +
-       number % HostMemory::kStreamDepth);
+      (static_cast<std::size_t>(rank) * HostMemory::kStreamDepth + place);
 }
 
 void SharedMemoryEngine::start_reduce(ParamGroup& group) {
   if (communicator().epoch() != epoch_) {
     epoch_ = communicator().epoch();
-    num_posted_ = 0;
+    next_place_ = 0;
   }
+  const auto place = next_place_;
+  next_place_ = (next_place_ + 1) % HostMemory::kStreamDepth;
   const ReductionTypes types = reduction_types(group);
   memory_.wait_post_slot();
   {
@@ -179,7 +180,7 @@ void SharedMemoryEngine::start_reduce(ParamGroup& group) {
     c10::AutoGradMode grad_off(false);
     const auto layout = lay_out_grads(group, c10::elementSize(types.wire));
     std::byte* slot =
-        slab_->writable() + slot_offset(communicator().rank(), num_posted_);
+        slab_->writable() + slot_offset(communicator().rank(), place);
     for (std::size_t i = 0; i < group.params.size(); ++i) {
       const at::Tensor grad = group.params[i]->release_full_grad();
       slot[i] = static_cast<std::byte>(grad.defined());
@@ -194,8 +195,7 @@ void SharedMemoryEngine::start_reduce(ParamGroup& group) {
        .op = ReduceOp::kAvg,
        .numel = static_cast<std::int64_t>(group.params.size()),
        .subject = group.describe()});
-  num_posted_ = number + 1;
-  posted_.push_back({&group, number, types});
+  posted_.push_back({&group, number, place, types});
   group.has_unreduced_backward = false;
   if (posted_.size() > 1) {
     finish_oldest();
@@ -228,7 +228,7 @@ void SharedMemoryEngine::sum_own_rows(const Posted& posted) {
     bool any = false;
     for (int rank = 0; rank < num_ranks; ++rank) {
       const std::byte* slot =
-          slab_->readable() + slot_offset(rank, posted.number);
+          slab_->readable() + slot_offset(rank, posted.place);
       const bool present = slot[i] != std::byte{0};
       inputs[static_cast<std::size_t>(rank)] =
           present ? slot + layout.offsets[i] + own_offset : nullptr;

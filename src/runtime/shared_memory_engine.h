@@ -46,21 +46,24 @@ class SharedMemoryEngine final : public ShardEngine {
   /// A reduction that this rank has posted and not yet summed.
   struct Posted {
     ParamGroup* group;
-    std::uint64_t number;
+    std::uint64_t number; ///< in the stream
+    std::size_t place; ///< of the slab, the same on every rank
     ReductionTypes types;
   };
 
   GradLayout lay_out_grads(const ParamGroup& group, std::size_t element_size)
       const;
   void require_slab(std::size_t slot_bytes);
-  std::size_t slot_offset(int rank, std::uint64_t number) const;
+  std::size_t slot_offset(int rank, std::size_t place) const;
   void finish_oldest();
   void sum_own_rows(const Posted& posted);
 
   HostMemory& memory_;
   std::shared_ptr<SharedRegion> slab_;
   std::size_t slot_bytes_ = 0;
-  std::uint64_t num_posted_ = 0; ///< in this epoch
+  /// Of the next message. Begins at 0 in each epoch, and with each engine (the
+  /// stream's numbers go on from one engine to the next).
+  std::size_t next_place_ = 0;
   std::uint64_t epoch_ = 0;
   std::deque<Posted> posted_;
 };
