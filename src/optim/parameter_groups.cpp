@@ -7,7 +7,9 @@
 #include <unordered_set>
 #include <utility>
 
+#include "comm/error_text.h"
 #include "fsdp/error.h"
+#include "runtime/param_registry.h"
 
 namespace fsdp::optim {
 namespace {
@@ -24,11 +26,19 @@ std::string dtype_of(const at::Tensor& tensor) {
   return c10::toString(tensor.scalar_type());
 }
 
+/// A sharded parameter by its name, another by its place in the list.
 [[noreturn]] void fail(
-    std::string_view optimizer, std::size_t index, const std::string& what) {
+    std::string_view optimizer,
+    const at::Tensor& parameter,
+    std::size_t index,
+    const std::string& what) {
+  const ProcessGroup* group = shard_group_of(parameter);
   throw UsageError(
-      std::string(optimizer) + ": parameter " + std::to_string(index) + " " +
-      what);
+      (group ? rank_prefix(group->rank()) : "") + std::string(optimizer) +
+      ": " +
+      (group ? describe_parameter(parameter)
+             : "parameter " + std::to_string(index)) +
+      " " + what);
 }
 
 void check_gradient(
@@ -36,9 +46,19 @@ void check_gradient(
     const at::Tensor& grad,
     std::size_t index,
     std::string_view optimizer) {
+  if (is_gathered(parameter)) {
+    fail(
+        optimizer,
+        parameter,
+        index,
+        "is gathered, expected this rank's shard: call reshard() before "
+        "step(), "
+        "and step() after backward() has returned");
+  }
   if (grad.layout() != c10::Layout::Strided) {
     fail(
         optimizer,
+        parameter,
         index,
         "has a sparse gradient, expected a dense one: make the embedding with "
         "sparse(false)");
@@ -46,6 +66,7 @@ void check_gradient(
   if (grad.sizes() != parameter.sizes()) {
     fail(
         optimizer,
+        parameter,
         index,
         "has shape " + shape_of(parameter) + " but a gradient of shape " +
             shape_of(grad) +
@@ -55,6 +76,7 @@ void check_gradient(
   if (grad.scalar_type() != parameter.scalar_type()) {
     fail(
         optimizer,
+        parameter,
         index,
         "has dtype " + dtype_of(parameter) + " but a gradient of dtype " +
             dtype_of(grad) + ": cast the gradient");
@@ -62,6 +84,7 @@ void check_gradient(
   if (!parameter.is_non_overlapping_and_dense()) {
     fail(
         optimizer,
+        parameter,
         index,
         "of shape " + shape_of(parameter) +
             " has gaps in memory, expected a dense tensor: make it with "
@@ -89,11 +112,16 @@ std::vector<at::Tensor> distinct_parameters(
   for (std::size_t index = 0; index < parameters.size(); ++index) {
     at::Tensor& parameter = parameters[index];
     if (!parameter.defined()) {
-      fail(optimizer, index, "is an undefined tensor, expected a parameter");
+      fail(
+          optimizer,
+          parameter,
+          index,
+          "is an undefined tensor, expected a parameter");
     }
     if (!c10::isFloatingType(parameter.scalar_type())) {
       fail(
           optimizer,
+          parameter,
           index,
           "has dtype " + dtype_of(parameter) +
               ", expected a real floating type: leave it out");
@@ -141,6 +169,7 @@ void check_state(
       state.strides() != parameter.strides()) {
     fail(
         optimizer,
+        parameter,
         candidate.index,
         "is " + dtype_of(parameter) + " " + shape_of(parameter) +
             " but its optimizer state was made for " + dtype_of(state) + " " +
