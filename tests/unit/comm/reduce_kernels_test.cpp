@@ -2,9 +2,7 @@
 
 #include <gmock/gmock.h>
 
-#include <array>
 #include <bit>
-#include <cfenv>
 #include <limits>
 
 #include "comm/half.h"
@@ -164,9 +162,27 @@ TEST(ReduceKernels, MaximaOfNaNAreNaNWhereverItIs) {
   EXPECT_EQ(result[3], -2);
 }
 
-// A flush-to-zero mode of the caller (torch::set_flush_denormal) does not reach
-// the conversions.
-TEST(ReduceKernels, Float16SubnormalsSurvive) {
+// As torch::set_flush_denormal(true) leaves a thread.
+class FlushToZero {
+ public:
+  FlushToZero() { set(before_ | 0x8040); }
+  FlushToZero(const FlushToZero&) = delete;
+  FlushToZero& operator=(const FlushToZero&) = delete;
+  ~FlushToZero() { set(before_); }
+
+ private:
+#if defined(__SSE__)
+  static unsigned get() { return __builtin_ia32_stmxcsr(); }
+  static void set(unsigned mode) { __builtin_ia32_ldmxcsr(mode); }
+#else
+  static unsigned get() { return 0; }
+  static void set(unsigned) {}
+#endif
+  const unsigned before_ = get();
+};
+
+TEST(ReduceKernels, KeepFloat16SubnormalsWhenTheThreadFlushesToZero) {
+  const FlushToZero mode;
   const std::uint16_t tiny[] = {1, 2, 0x3ff, 0x8001};
   const void* inputs[] = {tiny, tiny};
   std::uint16_t sum[4];
