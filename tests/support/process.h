@@ -15,6 +15,8 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <pty.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -53,6 +55,9 @@ struct ProcessOptions {
   /// Added to the test's environment; nullopt removes a variable.
   std::map<std::string, std::optional<std::string>> env{};
   std::string working_dir{};
+  /// stdin, stdout and stderr are a new terminal of 80 columns that the child
+  /// controls. All it shows is caught as `out`; press() types on it.
+  bool terminal = false;
   /// Runs in the child before exec; only async-signal-safe calls.
   void (*before_exec)() = nullptr;
 };
@@ -78,9 +83,7 @@ class ChildProcess {
     static std::atomic<int> count{0};
     mark_ = "FSDP_TEST_MARK=" + std::to_string(getpid()) + "." +
             std::to_string(++count);
-    std::array<int, 2> out{}, err{};
-    if (pipe2(out.data(), O_CLOEXEC) != 0 || pipe2(err.data(), O_CLOEXEC) != 0)
-      throw std::runtime_error("pipe2 failed");
+    Ends ends = options.terminal ? open_terminal() : open_pipes();
     std::vector<char*> argv;
     for (std::string& arg : args)
       argv.push_back(arg.data());
@@ -92,10 +95,13 @@ class ChildProcess {
     envp.push_back(nullptr);
     pid_ = fork();
     if (pid_ == 0) {
-      const int null = open("/dev/null", O_RDONLY);
-      dup2(null, 0);
-      dup2(out[1], 1);
-      dup2(err[1], 2);
+      if (options.terminal) {
+        setsid();
+        ioctl(ends.child_out, TIOCSCTTY, 0);
+      }
+      dup2(ends.child_in, 0);
+      dup2(ends.child_out, 1);
+      dup2(ends.child_err, 2);
       if (!options.working_dir.empty() &&
           chdir(options.working_dir.c_str()) != 0)
         _exit(127);
@@ -104,9 +110,9 @@ class ChildProcess {
       execvpe(argv[0], argv.data(), envp.data());
       _exit(127);
     }
-    close(out[1]);
-    close(err[1]);
-    streams_ = {Stream{out[0], {}}, Stream{err[0], {}}};
+    for (const int fd : std::set{ends.child_in, ends.child_out, ends.child_err})
+      close(fd);
+    streams_ = {Stream{ends.out, {}}, Stream{ends.err, {}}};
     if (pid_ < 0)
       throw std::runtime_error("fork failed");
   }
@@ -126,6 +132,10 @@ class ChildProcess {
 
   pid_t pid() const { return pid_; }
   void send_signal(int signal) const { kill(pid_, signal); }
+  void press(char key) const {
+    if (write(streams_[0].fd, &key, 1) != 1)
+      throw std::runtime_error("cannot type on the terminal");
+  }
   /// What was caught so far.
   const std::string& out() const { return streams_[0].text; }
   const std::string& err() const { return streams_[1].text; }
@@ -180,6 +190,30 @@ class ChildProcess {
     int fd = -1;
     std::string text;
   };
+
+  /// Descriptors of the test and of the child; closed on exec.
+  struct Ends {
+    int out = -1, err = -1;
+    int child_in = -1, child_out = -1, child_err = -1;
+  };
+
+  static Ends open_pipes() {
+    std::array<int, 2> out{}, err{};
+    if (pipe2(out.data(), O_CLOEXEC) != 0 || pipe2(err.data(), O_CLOEXEC) != 0)
+      throw std::runtime_error("pipe2 failed");
+    const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    return {out[0], err[0], null, out[1], err[1]};
+  }
+
+  static Ends open_terminal() {
+    int ours = -1, child = -1;
+    winsize size{.ws_row = 24, .ws_col = 80, .ws_xpixel = 0, .ws_ypixel = 0};
+    if (openpty(&ours, &child, nullptr, nullptr, &size) != 0)
+      throw std::runtime_error("openpty failed");
+    fcntl(ours, F_SETFD, FD_CLOEXEC);
+    fcntl(child, F_SETFD, FD_CLOEXEC);
+    return {ours, -1, child, child, child};
+  }
 
   std::vector<std::string> environment(const ProcessOptions& options) const {
     std::vector<std::string> settings{mark_};
