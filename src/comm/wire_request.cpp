@@ -55,19 +55,30 @@ Request decode(const WireRequest& wire) {
   };
 }
 
+std::string different_requests(
+    int rank_a,
+    const WireRequest& request_a,
+    int rank_b,
+    const WireRequest& request_b) {
+  if (rank_b < rank_a) {
+    return different_requests(rank_b, request_b, rank_a, request_a);
+  }
+  return "ranks met with different requests: rank " + std::to_string(rank_a) +
+         " asks for " + decode(request_a).describe() + ", rank " +
+         std::to_string(rank_b) + " for " + decode(request_b).describe() +
+         "; every rank must issue the same calls in the same order";
+}
+
 std::string find_mismatch(std::span<const WireRequest> by_rank) {
   const WireRequest& first = by_rank.front();
   for (std::size_t rank = 1; rank < by_rank.size(); ++rank) {
     const WireRequest& other = by_rank[rank];
-    const std::string name = std::to_string(rank);
     if (!same_call(first, other)) {
-      return "ranks met with different requests: rank 0 asks for " +
-             decode(first).describe() + ", rank " + name + " for " +
-             decode(other).describe() +
-             "; every rank must issue the same calls in the same order";
+      return different_requests(0, first, static_cast<int>(rank), other);
     }
     if (first.counts_hash != other.counts_hash) {
-      return "ranks met with different counts: rank 0 and rank " + name +
+      return "ranks met with different counts: rank 0 and rank " +
+             std::to_string(rank) +
              " both ask for " + decode(first).describe() +
              ", but split the elements over the ranks differently; every rank "
              "must pass the same counts";

@@ -30,6 +30,14 @@ WireRequest encode(
     const Request& request, std::span<const std::int64_t> counts = {});
 Request decode(const WireRequest& request);
 
+/// The text (without "[rank r] ") that names both ranks and what they ask for,
+/// the lower rank first.
+std::string different_requests(
+    int rank_a,
+    const WireRequest& request_a,
+    int rank_b,
+    const WireRequest& request_b);
+
 /// The text (without "[rank r] ") that names the first rank whose request
 /// differs from rank 0's, or an empty string if all are equal.
 std::string find_mismatch(std::span<const WireRequest> by_rank);

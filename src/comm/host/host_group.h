@@ -10,6 +10,11 @@
 // on all of them, whatever some do next, so that each failure is thrown in the
 // same call on every rank.
 //
+// Order. Meetings and gradient messages are counted apart, but every rank makes
+// its calls in one order. So a peer that is ahead in meetings and behind in
+// messages, or the other way round, calls in another order, and the ranks would
+// wait for each other without end: a mismatch, found while waiting.
+//
 // Hazards. A rank of a new epoch must not overwrite what a slower peer, still
 // in an older one, may be reading: requests, staging, the memory of gradient
 // messages. So the first call in an epoch that could lead to a write waits
@@ -90,6 +95,7 @@ class HostGroup {
   bool has_reached(int peer, Counter counter, std::uint64_t target);
   void check_peers(const Wait& wait, bool is_polling);
   void throw_if_late(const Wait& wait);
+  void check_order(int peer);
   [[noreturn]] void throw_died(int peer, const Wait& wait);
 
   // Failures (host_group_failure.cpp).
@@ -100,6 +106,7 @@ class HostGroup {
   void enter_next_epoch() noexcept;
   [[noreturn]] void join_later_epoch(int peer);
   void compare(const std::vector<WireRequest>& requests);
+  [[noreturn]] void throw_mismatch(const std::string& text);
 
   RankSlot& mine() const { return control_.slot(rank_); }
   std::uint64_t& own_count(Counter counter);

@@ -137,12 +137,15 @@ void HostGroup::join_later_epoch(int peer) {
 // for those that wait for something else when gradient messages are compared.
 void HostGroup::compare(const std::vector<WireRequest>& requests) {
   const std::string mismatch = find_mismatch(requests);
-  if (mismatch.empty()) {
-    return;
+  if (!mismatch.empty()) {
+    throw_mismatch(mismatch);
   }
-  record_failure(mismatch, true);
+}
+
+void HostGroup::throw_mismatch(const std::string& text) {
+  record_failure(text, true);
   enter_next_epoch();
-  throw MismatchError(rank_prefix(rank_) + mismatch);
+  throw MismatchError(rank_prefix(rank_) + text);
 }
 
 } // namespace fsdp::host

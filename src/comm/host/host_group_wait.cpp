@@ -117,12 +117,45 @@ void HostGroup::check_peers(const Wait& wait, bool is_polling) {
         control_.slot(peer).has_left.load(std::memory_order_acquire) != 0;
     const bool has_ended = ended_[static_cast<std::size_t>(peer)] != 0;
     // Only after that: what it did before it went counts.
-    if (!has_reached(peer, wait.counter, wait.target) &&
-        (has_left || has_ended)) {
+    if (has_reached(peer, wait.counter, wait.target)) {
+      continue;
+    }
+    check_order(peer);
+    if (has_left || has_ended) {
       throw_died(peer, wait);
     }
   }
   throw_if_late(wait);
+}
+
+void HostGroup::check_order(int peer) {
+  RankSlot& slot = control_.slot(peer);
+  // What it is ahead in is read first: the other count can only have grown
+  // since, so both hold at once.
+  const auto is_ahead_but_behind = [&](Counter ahead, Counter behind) {
+    const auto first = slot.now[ahead].load(std::memory_order_acquire);
+    const auto second = slot.now[behind].load(std::memory_order_acquire);
+    return epochs_ahead(first, epoch_) == 0 &&
+           epochs_ahead(second, epoch_) == 0 &&
+           count_in(first) > own_count(ahead) &&
+           count_in(second) < own_count(behind);
+  };
+  const auto last_meeting = [](RankSlot& of) {
+    const auto num_met = count_in(of.now[Counter::kMet].load());
+    return of.meetings[(num_met - 1) % kMeetingDepth];
+  };
+  const auto last_message = [](RankSlot& of) {
+    const auto num_posted = count_in(of.now[Counter::kPosted].load());
+    return of.messages[(num_posted - 1) % HostMemory::kStreamDepth];
+  };
+  if (is_ahead_but_behind(Counter::kMet, Counter::kPosted)) {
+    throw_mismatch(different_requests(
+        rank_, last_message(mine()), peer, last_meeting(slot)));
+  }
+  if (is_ahead_but_behind(Counter::kPosted, Counter::kMet)) {
+    throw_mismatch(different_requests(
+        rank_, last_meeting(mine()), peer, last_message(slot)));
+  }
 }
 
 void HostGroup::throw_if_late(const Wait& wait) {

@@ -399,6 +399,30 @@ TEST_P(HostRanks, CountTheTimeTheyWait) {
   });
 }
 
+TEST_P(HostRanks, NameBothRequestsWhenAMeetingMeetsAGradientMessage) {
+  run(3, [](Communicator& comm) {
+    comm.barrier("begin");
+    const std::string text = thrown_text<MismatchError>([&] {
+      if (comm.rank() == 1) {
+        comm.meet({.meeting = Meeting::kForward, .subject = "unit 'a'"});
+      } else {
+        HostMemory& memory = *comm.host_memory();
+        memory.await(memory.post(message("unit 'b'")));
+      }
+    });
+    EXPECT_THAT(
+        text,
+        AllOf(
+            HasSubstr("ranks met with different requests: rank "),
+            HasSubstr("for unit 'a'"),
+            HasSubstr("for unit 'b'"),
+            HasSubstr("rank 1"),
+            EndsWith("every rank must issue the same calls in the same "
+                     "order")));
+    comm.barrier("after the mismatch");
+  });
+}
+
 TEST_P(HostRanks, CountTheBytesTheyStage) {
   run(4, [](Communicator& comm) {
     std::vector<float> data(4'000, 1.0f);
