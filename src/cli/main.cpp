@@ -43,7 +43,8 @@ std::vector<std::string> option_names(const CLI::App& app) {
 }
 
 /// What to say of an argument that CLI11 could not place.
-std::string describe_unknown(const CLI::App& command, std::string argument) {
+std::string describe_unknown(
+    const CLI::App& command, const std::string& who, std::string argument) {
   if (!argument.starts_with('-'))
     return "unexpected \"" + argument + "\"" +
            (command.get_name() == "run"
@@ -51,8 +52,8 @@ std::string describe_unknown(const CLI::App& command, std::string argument) {
                 : ": expected options only");
   argument = argument.substr(0, argument.find('='));
   return "unknown option " + argument + ": " +
-         fsdp::cli::suggest(argument, option_names(command)) + " (see fsdp " +
-         command.get_name() + " --help)";
+         fsdp::cli::suggest(argument, option_names(command)) + " (see " + who +
+         " --help)";
 }
 
 int wrong_command_line(CLI::App& app, const CLI::ParseError& error) {
@@ -62,7 +63,8 @@ int wrong_command_line(CLI::App& app, const CLI::ParseError& error) {
       chosen.empty() ? "fsdp" : "fsdp " + command.get_name();
   const auto unknown = app.remaining(true);
   if (!unknown.empty())
-    return complain(who, describe_unknown(command, unknown.front()), kWrongUse);
+    return complain(
+        who, describe_unknown(command, who, unknown.front()), kWrongUse);
   std::string text = error.what();
   std::replace(text.begin(), text.end(), '\n', ' ');
   return complain(who, text, kWrongUse);
@@ -81,9 +83,57 @@ int run_command(CLI::App& app, std::vector<std::string> args) {
   }
 }
 
+/// A mistake in the command's name, before CLI11 words it its own way; 0 if
+/// there is none.
+int check_name(
+    const CLI::App& app,
+    const std::vector<std::string>& args,
+    bool has_program) {
+  const auto names = command_names(app);
+  const std::string see = " (see fsdp --help)";
+  if (args.empty())
+    return complain(
+        "fsdp",
+        "no command: expected " + fsdp::cli::list(names) + see,
+        kWrongUse);
+  const std::string& name = args.front();
+  const bool known = std::find(names.begin(), names.end(), name) != names.end();
+  if (!known && !name.starts_with('-'))
+    return complain(
+        "fsdp",
+        "unknown command " + name + ": " + fsdp::cli::suggest(name, names) +
+            see,
+        kWrongUse);
+  if (has_program && name != "run")
+    return complain(
+        "fsdp " + name, "unexpected \"--\": expected options only", kWrongUse);
+  return 0;
+}
+
+/// Runs `command` and says in one line what it threw.
+template <typename Command>
+int run_guarded(const std::string& who, Command command) {
+  try {
+    return command();
+  } catch (const fsdp::ProgramError& error) {
+    return complain(who, error.what(), error.status);
+  } catch (const fsdp::ConfigError& error) {
+    return complain(who, error.what(), kWrongUse);
+  } catch (const fsdp::UsageError& error) {
+    return complain(who, error.what(), kWrongUse);
+  } catch (const fsdp::PeerError& error) {
+    return complain(who, error.what(), fsdp::kExitAfterPeerFailure);
+  } catch (const fsdp::PeerDiedError& error) {
+    return complain(who, error.what(), fsdp::kExitAfterPeerFailure);
+  } catch (const std::exception& error) {
+    return complain(who, error.what(), kFailure);
+  }
+}
+
 } // namespace
 
 int main(int argc, char** argv) {
+  // What follows "--" is not for CLI11, which would read some of it.
   std::vector<std::string> args(argv + 1, argv + argc);
   const auto dashes = std::find(args.begin(), args.end(), "--");
   std::vector<std::string> program;
@@ -100,39 +150,10 @@ int main(int argc, char** argv) {
   fsdp::cli::register_train(app);
 #endif
 
-  const std::string commands = fsdp::cli::list(command_names(app));
-  if (args.empty())
-    return complain(
-        "fsdp",
-        "no command: expected " + commands + " (see fsdp --help)",
-        kWrongUse);
-  const std::string& name = args.front();
-  const auto names = command_names(app);
-  if (!name.starts_with('-') &&
-      std::find(names.begin(), names.end(), name) == names.end())
-    return complain(
-        "fsdp",
-        "unknown command " + name + ": " + fsdp::cli::suggest(name, names) +
-            " (see fsdp --help)",
-        kWrongUse);
-  if (!program.empty() && name != "run")
-    return complain(
-        "fsdp " + name, "unexpected \"--\": expected options only", kWrongUse);
-
-  try {
+  if (const int wrong = check_name(app, args, !program.empty()))
+    return wrong;
+  return run_guarded("fsdp " + args.front(), [&] {
     const int parsed = run_command(app, args);
     return parsed != 0 ? parsed : status;
-  } catch (const fsdp::ProgramError& error) {
-    return complain("fsdp " + name, error.what(), error.status);
-  } catch (const fsdp::ConfigError& error) {
-    return complain("fsdp " + name, error.what(), kWrongUse);
-  } catch (const fsdp::UsageError& error) {
-    return complain("fsdp " + name, error.what(), kWrongUse);
-  } catch (const fsdp::PeerError& error) {
-    return complain("fsdp " + name, error.what(), fsdp::kExitAfterPeerFailure);
-  } catch (const fsdp::PeerDiedError& error) {
-    return complain("fsdp " + name, error.what(), fsdp::kExitAfterPeerFailure);
-  } catch (const std::exception& error) {
-    return complain("fsdp " + name, error.what(), kFailure);
-  }
+  });
 }

@@ -1,6 +1,7 @@
 #pragma once
 // `fsdp run`: starts the ranks of one node, relays their output, and ends with
-// the status of the first that failed. docs in run_job.cpp and guardian.h.
+// the status of the first that failed. guardian.h shows its processes,
+// verdict.h how it tells the first failure from those that follow.
 
 #include <optional>
 #include <string>

@@ -49,6 +49,10 @@ TEST_F(CommandLine, NamesTheNearestCommandAndOption) {
       {"rum"},
       "fsdp: unknown command rum: did you mean run? (see fsdp --help)");
   expect_refused(
+      {"--verison"},
+      "fsdp: unknown option --verison: did you mean --version? (see fsdp "
+      "--help)");
+  expect_refused(
       {"run", "--nodes", "2", "--", "true"},
       "fsdp run: unknown option --nodes: did you mean --nnodes? (see fsdp run "
       "--help)");
