@@ -215,21 +215,29 @@ void Unit::hook_outputs(const std::vector<at::Tensor*>& outputs) {
   }
 }
 
+// Note [Order of collectives]: every rank must begin the same gathers and
+// reductions in the same order, also when a parameter has a gradient on some
+// ranks only. So gradients that arrive start no reduction, and a deferred gather
+// begins at the latest before whatever may begin another collective.
 void Unit::pre_backward(const std::shared_ptr<Use>& use) {
   tree_->begin_backward();
   tree_->set_current_unit(group_.describe());
-  if (!in_this_backward_) {
-    in_this_backward_ = true;
-    arrived_.assign(group_.params.size(), false);
-    for (const auto& param : group_.params) {
-      param->begin_backward();
-    }
-  }
+  tree_->flush_prefetch();
+  enter_backward();
   if (!use || use->passed_in != tree_->backward_number()) {
     gather();
   }
   if (use) {
     tree_->defer_prefetch(use->number);
+  }
+}
+
+void Unit::enter_backward() {
+  if (!in_this_backward_) {
+    in_this_backward_ = true;
+    for (const auto& param : group_.params) {
+      param->begin_backward();
+    }
   }
 }
 
@@ -251,15 +259,6 @@ void Unit::before_grad() {
 void Unit::after_grad(std::size_t param) {
   tree_->flush_prefetch();
   group_.params[param]->take_grad();
-  arrived_[param] = true;
-  for (std::size_t i = 0; i < group_.params.size(); ++i) {
-    if (group_.params[i]->requires_grad() && !arrived_[i]) {
-      return;
-    }
-  }
-  if (!reduction_started_) {
-    start_reduction();
-  }
 }
 
 void Unit::pass_use(const std::shared_ptr<Use>& use) {
@@ -268,13 +267,13 @@ void Unit::pass_use(const std::shared_ptr<Use>& use) {
   }
   use->passed_in = tree_->backward_number();
   ++num_passed_;
+  tree_->flush_prefetch();
   if (in_this_backward_) {
     if (num_passed_ == num_uses_ && !reduction_started_) {
       start_reduction();
     }
     release();
   }
-  tree_->flush_prefetch();
 }
 
 void Unit::start_reduction() {
@@ -300,7 +299,11 @@ void Unit::start_reduction() {
 
 void Unit::reduce_leftovers() {
   if (!in_this_backward_) {
-    return;
+    if (!sync_gradients_ || !group_.has_unreduced_backward) {
+      return;
+    }
+    // Used only in backwards that kept their gradients.
+    enter_backward();
   }
   const auto& params = group_.params;
   const bool came_late =

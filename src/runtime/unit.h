@@ -7,9 +7,8 @@
 // forward   pre_forward gathers; post_forward releases, unless the unit is kept
 //           for the backward
 // backward  the first gradient of an output (or, should no output be used, of a
-//           parameter) gathers; the last gradient of the parameters starts the
-//           reduction; the first gradient of a non-leaf input releases: by then
-//           everything inside the unit has run
+//           parameter) gathers; the first gradient of a non-leaf input starts the
+//           reduction and releases: by then everything inside the unit has run
 // end       what is left is reduced and released before backward() returns
 
 #include <memory>
@@ -84,6 +83,7 @@ class Unit final : public detail::ForwardHooks,
   void make_grad_hooks();
 
   void pre_backward(const std::shared_ptr<Use>& use);
+  void enter_backward();
   void before_grad();
   void after_grad(std::size_t param);
   void pass_use(const std::shared_ptr<Use>& use);
@@ -103,7 +103,6 @@ class Unit final : public detail::ForwardHooks,
   bool ever_used_with_grad_ = false;
   bool in_this_backward_ = false;
   bool reduction_started_ = false;
-  std::vector<bool> arrived_; ///< gradients of this backward, by parameter
 };
 
 /// The unit of `module`, or null if fully_shard was not called on it.

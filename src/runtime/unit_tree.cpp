@@ -144,6 +144,7 @@ void UnitTree::backward_ended() {
   if (!backward_active_) {
     return;
   }
+  flush_prefetch();
   for (auto unit = units_.rbegin(); unit != units_.rend(); ++unit) {
     (*unit)->reduce_leftovers();
   }
