@@ -1,0 +1,175 @@
+#include "train/config.h"
+
+#include <algorithm>
+#include <ranges>
+
+#include "fsdp/error.h"
+#include "train/nearest.h"
+
+namespace fsdp {
+namespace {
+
+constexpr std::int64_t kByteVocabulary = 256;
+constexpr std::string_view kDefaultPrompt = "def forward(self, ";
+
+const TrainFlag& find_flag(const std::string& name) {
+  const auto& flags = train_flags();
+  const auto found = std::ranges::find(flags, name, &TrainFlag::name);
+  if (found != flags.end()) {
+    return *found;
+  }
+  std::vector<std::string> names;
+  std::ranges::transform(flags, std::back_inserter(names), &TrainFlag::name);
+  throw ConfigError(
+      "'" + name + "' is no setting of fsdp train: the nearest is '" +
+      nearest_name(name, names) + "'");
+}
+
+TrainOptions defaults_of(const Preset& preset) {
+  const TrainDefaults& defaults = preset.defaults;
+  TrainOptions options;
+  options.preset = preset.name;
+  options.shape = preset.shape;
+  options.fixed_random_batch = defaults.fixed_random_batch;
+  options.steps = defaults.steps;
+  options.minutes = defaults.minutes;
+  options.batch = defaults.batch;
+  options.seq = defaults.seq;
+  options.dtype = defaults.dtype;
+  options.optimizer = defaults.optimizer;
+  options.lr = defaults.lr;
+  options.warmup = defaults.warmup;
+  options.min_lr = defaults.min_lr;
+  options.weight_decay = defaults.weight_decay;
+  options.beta2 = defaults.beta2;
+  options.clip = defaults.clip;
+  return options;
+}
+
+void require(bool holds, const std::string& what) {
+  if (!holds) {
+    throw ConfigError(what);
+  }
+}
+
+void check_batch(const TrainOptions& options, int world_size) {
+  const std::int64_t batch = options.batch;
+  require(
+      batch % world_size == 0,
+      "--batch " + std::to_string(batch) + " does not divide over " +
+          std::to_string(world_size) + " ranks: choose a multiple of " +
+          std::to_string(world_size));
+  const std::int64_t share = batch / world_size;
+  const std::int64_t micro =
+      options.micro_batch == 0 ? share : options.micro_batch;
+  require(
+      share % micro == 0,
+      "--micro-batch " + std::to_string(micro) + " does not divide a rank's " +
+          std::to_string(share) + " sequences (--batch " +
+          std::to_string(batch) + " over " + std::to_string(world_size) +
+          " ranks)");
+  require(
+      !options.no_sync_accumulation || micro < share,
+      "--no-sync-accumulation has no effect with one micro-batch per step: "
+      "give a --micro-batch below " +
+          std::to_string(share));
+}
+
+void check_reports(const TrainOptions& options) {
+  const bool is_bytes = options.shape.vocab_size == kByteVocabulary;
+  for (const char* name : {"prompt", "sample"}) {
+    require(
+        is_bytes || !options.given.contains(name),
+        "--" + std::string(name) + " has no effect: preset " + options.preset +
+            " is no model of bytes");
+  }
+  require(
+      options.sample > 0 || !options.given.contains("prompt"),
+      "--prompt has no effect with --sample 0");
+  require(
+      !options.fixed_random_batch || !options.given.contains("evals"),
+      "--evals has no effect: preset " + options.preset +
+          " trains on one random batch unless --data names something else");
+}
+
+} // namespace
+
+TrainOptions make_train_options(const std::vector<Setting>& settings) {
+  TrainOptions options;
+  for (const auto& [name, value] : settings) {
+    if (find_flag(name).name == "preset") {
+      options.preset = find_preset(value).name;
+    }
+  }
+  options = defaults_of(find_preset(options.preset));
+
+  const auto is_given = [&](std::string_view name) {
+    return std::ranges::find(settings, name, &Setting::first) != settings.end();
+  };
+  if (is_given("steps") || is_given("minutes")) {
+    options.steps = 0;
+    options.minutes = 0;
+  }
+  for (const auto& [name, value] : settings) {
+    if (name != "preset") {
+      find_flag(name).set(options, value);
+    }
+    options.given.insert(name);
+  }
+  if (!is_given("min-lr")) {
+    const TrainDefaults& defaults = find_preset(options.preset).defaults;
+    options.min_lr = options.lr * (defaults.min_lr / defaults.lr);
+  }
+  if (options.shape.vocab_size != kByteVocabulary) {
+    options.sample = is_given("sample") ? options.sample : 0;
+  } else if (options.prompt.empty()) {
+    options.prompt = kDefaultPrompt;
+  }
+  if (options.fixed_random_batch && !is_given("evals")) {
+    options.evals = 0;
+  }
+  return options;
+}
+
+void check_train_options(const TrainOptions& options, int world_size) {
+  require(
+      options.steps > 0 || options.minutes > 0,
+      "nothing says when to stop: give --steps or --minutes");
+  require(
+      options.min_lr <= options.lr,
+      "--min-lr must not exceed --lr: the learning rate falls to it");
+  require(
+      options.shape.kind != ModelKind::kDecoder ||
+          options.seq <= options.shape.max_seq,
+      "--seq " + std::to_string(options.seq) + ": preset " + options.preset +
+          " holds at most " + std::to_string(options.shape.max_seq) +
+          " positions");
+  check_batch(options, world_size);
+  check_reports(options);
+}
+
+std::string describe(const TrainOptions& options) {
+  std::string text;
+  for (const TrainFlag& flag : train_flags()) {
+    text += (text.empty() ? "" : " ") + flag.name + "=" + flag.get(options);
+  }
+  return text;
+}
+
+std::string_view name_of(OptimizerKind optimizer) {
+  switch (optimizer) {
+    case OptimizerKind::kAdamW:
+      return "adamw";
+    case OptimizerKind::kAdam:
+      return "adam";
+    case OptimizerKind::kSGD:
+      return "sgd";
+  }
+  return "";
+}
+
+std::string_view name_of(ComputeType dtype) {
+  return dtype == ComputeType::kFloat32 ? "fp32" : "bf16";
+}
+
+} // namespace fsdp

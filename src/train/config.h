@@ -1,0 +1,83 @@
+#pragma once
+// The trainer's settings: flags of `fsdp train` and keys of its configuration
+// files, which have the same names.
+
+#include <chrono>
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "train/presets.h"
+
+namespace fsdp {
+
+struct TrainOptions {
+  std::string preset = "bytes";
+  ModelShape shape;
+  std::string data;                ///< file or folder; empty: the preset's
+  bool fixed_random_batch = false; ///< one batch of random tokens, no data
+  std::int64_t steps = 0;          ///< 0: no limit
+  double minutes = 0;              ///< of training; 0: no limit
+  std::int64_t batch = 8; ///< sequences per optimizer step, over all ranks
+  std::int64_t micro_batch =
+      0; ///< per rank and pass; 0: the rank's whole share
+  std::int64_t seq = 128;
+  ComputeType dtype = ComputeType::kFloat32;
+  OptimizerKind optimizer = OptimizerKind::kAdamW;
+  double lr = 1e-3;
+  std::int64_t warmup = 0; ///< steps
+  double min_lr = 1e-3;
+  double weight_decay = 0;
+  double beta2 = 0.999; ///< of AdamW and Adam; by preset only
+  double clip = 0;      ///< 0: gradients are not clipped
+  std::uint64_t seed = 0;
+  int threads = 1;
+  bool no_sync_accumulation = false;
+  std::optional<bool> reshard_after_forward;
+  int prefetch = 1;
+  std::string backend = "auto";
+  std::chrono::milliseconds timeout{300'000};
+  std::string log_json; ///< empty: none
+  bool skip_nonfinite = false;
+  std::int64_t evals = 6;      ///< validations, spread over the run
+  std::string prompt;          ///< of the sampled continuation
+  std::int64_t sample = 256;   ///< its bytes; 0: none
+  std::set<std::string> given; ///< names that the user set
+};
+
+/// Name without dashes ("min-lr") and value as text.
+using Setting = std::pair<std::string, std::string>;
+
+/// One of the trainer's flags.
+struct TrainFlag {
+  std::string name;
+  std::string value; ///< "N", "PATH"; empty: a switch, on where it stands
+  std::string help;
+  void (*set)(TrainOptions& options, const std::string& text);
+  std::string (*get)(const TrainOptions& options);
+};
+
+/// In the order of the help text.
+const std::vector<TrainFlag>& train_flags();
+
+/// The preset's defaults, then `settings` in order (a later one wins). Naming
+/// one of --steps and --minutes lifts the preset's limit on the other. Throws
+/// ConfigError: an unknown name (with the nearest valid one), a value that is
+/// none (with what is allowed).
+TrainOptions make_train_options(const std::vector<Setting>& settings);
+
+/// Throws ConfigError where the settings contradict each other, do not divide
+/// over `world_size` ranks, or would have no effect.
+void check_train_options(const TrainOptions& options, int world_size);
+
+/// "preset=bytes steps=0 ...": every flag with its value in effect.
+std::string describe(const TrainOptions& options);
+
+std::string_view name_of(OptimizerKind optimizer);
+std::string_view name_of(ComputeType dtype);
+
+} // namespace fsdp

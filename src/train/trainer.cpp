@@ -1,0 +1,265 @@
+#include "train/trainer.h"
+
+#include <ATen/Parallel.h>
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "comm/error_text.h"
+#include "fsdp/clip_grad.h"
+#include "fsdp/error.h"
+#include "fsdp/fully_shard.h"
+#include "fsdp/memory.h"
+#include "train/run_setup.h"
+#include "train/run_together.h"
+#include "train/sampling.h"
+#include "train/schedule.h"
+
+namespace fsdp {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+} // namespace
+
+Trainer::Trainer(
+    TrainOptions options,
+    ProcessGroup world,
+    LanguageModel model,
+    std::vector<TrainObserver*> observers)
+    : options_(std::move(options)),
+      group_(std::move(world)),
+      model_(std::move(model)),
+      observers_(std::move(observers)) {
+  check_train_options(options_, group_.size());
+  install_counting_allocator();
+  at::set_num_threads(options_.threads);
+  share_ = options_.batch / group_.size();
+  micro_ = options_.micro_batch == 0 ? share_ : options_.micro_batch;
+  run_together(group_, [this] {
+    if (!options_.fixed_random_batch) {
+      corpus_ = open_run_corpus(options_);
+    }
+    const DeviceMesh mesh =
+        init_device_mesh(group_, "cpu", {group_.size()}, {"shard"});
+    shard_for_run(model_, options_, mesh);
+    group_ = mesh.group(0);
+    optimizer_ = make_optimizer(options_, model_.module->parameters());
+  });
+  if (options_.evals > 0) {
+    validation_.emplace(corpus_, group_, options_.seq, micro_);
+  }
+}
+
+template <typename Call>
+void Trainer::tell(Call&& call) {
+  if (group_.rank() == 0) {
+    std::ranges::for_each(observers_, call);
+  }
+}
+
+TrainSummary Trainer::run() {
+  run_together(group_, [this] { train_and_report(); });
+  return summary_;
+}
+
+void Trainer::train_and_report() {
+  const RunHeader header = describe_run(options_, model_, corpus_, group_);
+  tell([&](TrainObserver* o) { o->on_start(header); });
+  reset_peak_tensor_bytes();
+  while (!is_over()) {
+    train_step();
+    validate_if_due();
+  }
+  finish();
+}
+
+bool Trainer::is_over() const {
+  // Rank 0's clock came with the report, so that all ranks stop alike.
+  return summary_.num_steps > 0 && progress_ >= 1;
+}
+
+void Trainer::train_step() {
+  const Clock::time_point start = Clock::now();
+  const RuntimeCounters before = runtime_counters(*model_.module);
+  if (summary_.num_steps <= options_.warmup) {
+    progress_after_warmup_ = progress_;
+  }
+  optimizer_->set_lr(learning_rate(
+      options_, summary_.num_steps, progress_, progress_after_warmup_));
+  ++summary_.num_steps;
+
+  const LocalLoss local = forward_and_backward();
+  const StepReport report = exchange(
+      group_,
+      {.loss_sum = local.sum,
+       .num_tokens = local.num_tokens,
+       .peak_tensor_bytes = static_cast<double>(peak_tensor_bytes())},
+      summary_.seconds + seconds_since(start));
+  bool skip = must_skip(report);
+  double norm = std::numeric_limits<double>::quiet_NaN();
+  if (!skip) {
+    const double limit = options_.clip > 0
+                             ? options_.clip
+                             : std::numeric_limits<double>::infinity();
+    norm = clip_grad_norm_(*model_.module, limit);
+    check_norm(norm);
+    skip = !std::isfinite(norm);
+  }
+
+  const Clock::time_point optim_start = Clock::now();
+  if (!skip) {
+    optimizer_->step();
+  }
+  optimizer_->zero_grad();
+  const double optim_seconds = seconds_since(optim_start);
+  const double step_seconds = seconds_since(start);
+  const RuntimeCounters after = runtime_counters(*model_.module);
+
+  progress_ = progress(options_, summary_.num_steps, report.seconds);
+  summary_.num_skipped += skip ? 1 : 0;
+  summary_.num_tokens += report.num_tokens();
+  summary_.seconds += step_seconds;
+  summary_.wait_seconds += (after.wait_ms - before.wait_ms) / 1e3;
+  summary_.reduce_seconds += (after.reduce_ms - before.reduce_ms) / 1e3;
+  summary_.optim_seconds += optim_seconds;
+  summary_.loss = report.loss();
+  last_report_ = report;
+  const StepMetrics metrics{
+      .step = summary_.num_steps,
+      .loss = report.loss(),
+      .grad_norm = norm,
+      .lr = optimizer_->lr(),
+      .tokens_per_s = static_cast<double>(report.num_tokens()) / step_seconds,
+      .step_ms = step_seconds * 1e3,
+      .wait_ms = after.wait_ms - before.wait_ms,
+      .reduce_ms = after.reduce_ms - before.reduce_ms,
+      .optim_ms = optim_seconds * 1e3,
+      .peak_tensor_bytes = report.peak_tensor_bytes(),
+      .skipped = skip,
+      .progress = progress_,
+      .seconds_left =
+          progress_ > 0 ? summary_.seconds * (1 - progress_) / progress_ : 0,
+  };
+  tell([&](TrainObserver* o) { o->on_step(metrics); });
+}
+
+Trainer::LocalLoss Trainer::forward_and_backward() {
+  LocalLoss total;
+  const std::int64_t passes = share_ / micro_;
+  for (std::int64_t pass = 0; pass < passes; ++pass) {
+    if (options_.no_sync_accumulation) {
+      set_requires_gradient_sync(*model_.module, pass + 1 == passes);
+    }
+    const Batch batch = micro_batch(pass);
+    const at::Tensor loss =
+        summed_loss(model_.forward(batch.input), batch.target);
+    // Gradients are averaged over ranks: dividing by a rank's tokens makes
+    // them those of the mean over the global batch.
+    (loss / static_cast<double>(share_ * options_.seq)).backward();
+    total.sum += loss.item<double>();
+    total.num_tokens += static_cast<double>(batch.target.numel());
+  }
+  return total;
+}
+
+Batch Trainer::micro_batch(std::int64_t index) const {
+  const std::int64_t first = group_.rank() * share_ + index * micro_;
+  if (options_.fixed_random_batch) {
+    return random_batch(
+        options_.seed, first, micro_, options_.seq, options_.shape.vocab_size);
+  }
+  std::vector<std::int64_t> begins;
+  for (std::int64_t i = first; i < first + micro_; ++i) {
+    begins.push_back(training_window(
+        options_.seed,
+        summary_.num_steps,
+        i,
+        corpus_.train->size(),
+        options_.seq));
+  }
+  return read_windows(*corpus_.train, begins, options_.seq);
+}
+
+bool Trainer::must_skip(const StepReport& report) const {
+  const std::vector<int> ranks = report.nonfinite_ranks();
+  if (!ranks.empty() && !options_.skip_nonfinite) {
+    throw Error(
+        rank_prefix(group_.rank()) + "step " +
+        std::to_string(summary_.num_steps) + ": the loss of " +
+        name_ranks(ranks) +
+        " is not finite, the weights were left as they were; lower --lr, or "
+        "give --skip-nonfinite to skip such steps");
+  }
+  return !ranks.empty();
+}
+
+void Trainer::check_norm(double norm) const {
+  if (!std::isfinite(norm) && !options_.skip_nonfinite) {
+    throw Error(
+        rank_prefix(group_.rank()) + "step " +
+        std::to_string(summary_.num_steps) +
+        ": the gradient norm is not finite though every rank's loss is, the "
+        "weights were left as they were; lower --lr, or give "
+        "--skip-nonfinite to skip such steps");
+  }
+}
+
+void Trainer::validate_if_due() {
+  const double due = static_cast<double>(evals_done_ + 1);
+  if (!validation_ || progress_ * static_cast<double>(options_.evals) < due) {
+    return;
+  }
+  evals_done_ = static_cast<std::int64_t>(
+      progress_ * static_cast<double>(options_.evals));
+  const double loss = validation_->loss(model_);
+  summary_.validation_loss = loss;
+  tell([&](TrainObserver* o) { o->on_validation(summary_.num_steps, loss); });
+}
+
+void Trainer::finish() {
+  for (const RankReport& rank : last_report_.ranks) {
+    summary_.peak_tensor_bytes.push_back(
+        static_cast<std::int64_t>(rank.peak_tensor_bytes));
+  }
+  if (options_.sample > 0) {
+    const std::string text = sample_bytes(
+        model_,
+        group_,
+        {.prompt = options_.prompt,
+         .num_bytes = options_.sample,
+         .max_context = options_.seq,
+         .seed = options_.seed});
+    tell([&](TrainObserver* o) { o->on_sample(options_.prompt, text); });
+  }
+  if (group_.rank() == 0 && validation_ && corpus_.train_text != nullptr) {
+    summary_.bigram_loss = validation_->ngram_loss(corpus_, 2);
+    summary_.trigram_loss = validation_->ngram_loss(corpus_, 3);
+  }
+  tell([&](TrainObserver* o) { o->on_end(summary_); });
+}
+
+TrainSummary train(
+    const TrainOptions& options,
+    const ProcessGroup& world,
+    std::vector<TrainObserver*> observers) {
+  check_train_options(options, world.size());
+  install_counting_allocator();
+  at::set_num_threads(options.threads);
+  Trainer trainer(
+      options,
+      world,
+      make_model(options.shape, options.seed),
+      std::move(observers));
+  return trainer.run();
+}
+
+} // namespace fsdp

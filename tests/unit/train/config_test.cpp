@@ -1,0 +1,197 @@
+#include "train/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "fsdp/error.h"
+
+namespace fsdp {
+namespace {
+
+std::string error_of(const std::vector<Setting>& settings, int world_size = 1) {
+  try {
+    check_train_options(make_train_options(settings), world_size);
+  } catch (const ConfigError& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Config, PresetsGiveDefaultsAndSettingsWinOverThem) {
+  const TrainOptions seed = make_train_options({{"preset", "seed"}});
+  EXPECT_EQ(seed.steps, 30);
+  EXPECT_EQ(seed.batch, 4);
+  EXPECT_EQ(seed.seq, 128);
+  EXPECT_EQ(seed.optimizer, OptimizerKind::kAdam);
+  EXPECT_EQ(seed.lr, 3e-4);
+  EXPECT_EQ(seed.min_lr, 3e-4);
+  EXPECT_EQ(seed.warmup, 0);
+  EXPECT_EQ(seed.clip, 0);
+  EXPECT_TRUE(seed.fixed_random_batch);
+
+  const TrainOptions changed = make_train_options(
+      {{"lr", "0.01"}, {"preset", "seed"}, {"lr", "0.02"}, {"data", "x"}});
+  EXPECT_EQ(changed.lr, 0.02);
+  EXPECT_EQ(changed.min_lr, 0.02);
+  EXPECT_FALSE(changed.fixed_random_batch);
+  EXPECT_EQ(make_train_options({}).preset, "bytes");
+}
+
+TEST(Config, OneStopLimitLiftsThePresetsOther) {
+  EXPECT_EQ(make_train_options({}).minutes, 3);
+  const TrainOptions by_steps = make_train_options({{"steps", "7"}});
+  EXPECT_EQ(by_steps.steps, 7);
+  EXPECT_EQ(by_steps.minutes, 0);
+  const TrainOptions both =
+      make_train_options({{"steps", "7"}, {"minutes", "0.5"}});
+  EXPECT_EQ(both.steps, 7);
+  EXPECT_EQ(both.minutes, 0.5);
+}
+
+TEST(Config, UnknownSettingNamesTheNearest) {
+  EXPECT_EQ(
+      error_of({{"microbatch", "4"}}),
+      "'microbatch' is no setting of fsdp train: the nearest is 'micro-batch'");
+  EXPECT_EQ(
+      error_of({{"preset", "seeds"}}),
+      "--preset 'seeds' is unknown: use one of seed, mid, bytes, tiny; the "
+      "nearest is 'seed'");
+}
+
+TEST(Config, ValuesThatAreNoneAreRefusedByName) {
+  const std::vector<std::pair<Setting, std::string>> cases{
+      {{"steps", "ten"}, "a whole number of at least 0"},
+      {{"steps", "-1"}, "a whole number of at least 0"},
+      {{"steps", "1.5"}, "a whole number of at least 0"},
+      {{"steps", ""}, "a whole number of at least 0"},
+      {{"batch", "0"}, "a whole number of at least 1"},
+      {{"threads", "0"}, "a whole number from 1 to 1024"},
+      {{"minutes", "nan"}, "a number of at least 0"},
+      {{"lr", "0"}, "a number above 0"},
+      {{"lr", "1e-3x"}, "a number above 0"},
+      {{"min-lr", "-1"}, "a number of at least 0"},
+      {{"dtype", "BF16"}, "fp32 or bf16"},
+      {{"optimizer", "adamW"}, "adamw, adam or sgd"},
+      {{"reshard-after-forward", "yes"}, "auto, true or false"},
+      {{"skip-nonfinite", "1"}, "true or false"},
+      {{"backend", "mpi"}, "auto, self, shm or gloo"},
+      {{"timeout", "0"}, "a number above 0"},
+      {{"timeout", "1e9"}, "seconds from 0.001 to 1000000"},
+      {{"data", ""}, "a file or folder"},
+      {{"log-json", ""}, "a file name"},
+      {{"prompt", ""}, "at least one byte"},
+  };
+  for (const auto& [setting, allowed] : cases) {
+    EXPECT_EQ(
+        error_of({setting}),
+        "--" + setting.first + " '" + setting.second + "': expected " +
+            allowed);
+  }
+}
+
+TEST(Config, WhatDoesNotDivideIsAnError) {
+  EXPECT_EQ(
+      error_of({{"batch", "8"}}, 3),
+      "--batch 8 does not divide over 3 ranks: choose a multiple of 3");
+  EXPECT_EQ(
+      error_of({{"batch", "12"}, {"micro-batch", "4"}}, 2),
+      "--micro-batch 4 does not divide a rank's 6 sequences (--batch 12 over "
+      "2 ranks)");
+  EXPECT_EQ(error_of({{"batch", "12"}, {"micro-batch", "3"}}, 2), "no error");
+}
+
+TEST(Config, SettingsWithoutEffectAreErrors) {
+  EXPECT_EQ(
+      error_of({{"no-sync-accumulation", "true"}, {"batch", "8"}}, 2),
+      "--no-sync-accumulation has no effect with one micro-batch per step: "
+      "give a --micro-batch below 4");
+  EXPECT_EQ(
+      error_of({{"preset", "seed"}, {"evals", "2"}}),
+      "--evals has no effect: preset seed trains on one random batch unless "
+      "--data names something else");
+  EXPECT_EQ(
+      error_of({{"preset", "seed"}, {"prompt", "x"}}),
+      "--prompt has no effect: preset seed is no model of bytes");
+  EXPECT_EQ(
+      error_of({{"prompt", "x"}, {"sample", "0"}}),
+      "--prompt has no effect with --sample 0");
+}
+
+TEST(Config, ContradictionsAreErrors) {
+  EXPECT_EQ(
+      error_of({{"steps", "0"}}),
+      "nothing says when to stop: give --steps or --minutes");
+  EXPECT_EQ(
+      error_of({{"lr", "0.001"}, {"min-lr", "0.01"}}),
+      "--min-lr must not exceed --lr: the learning rate falls to it");
+  EXPECT_EQ(
+      error_of({{"preset", "tiny"}, {"seq", "257"}}),
+      "--seq 257: preset tiny holds at most 256 positions");
+}
+
+TEST(Config, DescriptionShowsEveryFlagWithItsValue) {
+  const std::string text = describe(make_train_options(
+      {{"preset", "tiny"},
+       {"lr", "0.25"},
+       {"timeout", "1.5"},
+       {"reshard-after-forward", "false"},
+       {"skip-nonfinite", "true"}}));
+  for (const TrainFlag& flag : train_flags()) {
+    EXPECT_THAT(" " + text, testing::HasSubstr(" " + flag.name + "="));
+  }
+  EXPECT_THAT(text, testing::HasSubstr("preset=tiny data=(default text) "));
+  EXPECT_THAT(text, testing::HasSubstr(" lr=0.25 "));
+  EXPECT_THAT(text, testing::HasSubstr(" timeout=1.5 "));
+  EXPECT_THAT(text, testing::HasSubstr(" reshard-after-forward=false "));
+  EXPECT_THAT(text, testing::HasSubstr(" skip-nonfinite=true "));
+}
+
+TEST(Config, EveryFlagChangesTheOptions) {
+  const std::vector<Setting> changes{
+      {"preset", "mid"},
+      {"data", "elsewhere"},
+      {"steps", "9"},
+      {"minutes", "9"},
+      {"batch", "9"},
+      {"micro-batch", "9"},
+      {"seq", "9"},
+      {"dtype", "bf16"},
+      {"optimizer", "sgd"},
+      {"lr", "9"},
+      {"warmup", "9"},
+      {"min-lr", "9"},
+      {"weight-decay", "9"},
+      {"clip", "9"},
+      {"skip-nonfinite", "true"},
+      {"seed", "9"},
+      {"threads", "9"},
+      {"no-sync-accumulation", "true"},
+      {"reshard-after-forward", "true"},
+      {"prefetch", "9"},
+      {"backend", "gloo"},
+      {"timeout", "9"},
+      {"log-json", "elsewhere"},
+      {"evals", "9"},
+      {"prompt", "elsewhere"},
+      {"sample", "9"},
+  };
+  std::set<std::string> covered;
+  const TrainOptions plain = make_train_options({});
+  for (const Setting& change : changes) {
+    covered.insert(change.first);
+    const TrainOptions changed = make_train_options({change});
+    for (const TrainFlag& flag : train_flags()) {
+      if (flag.name == change.first) {
+        EXPECT_NE(flag.get(changed), flag.get(plain)) << flag.name;
+      }
+    }
+  }
+  EXPECT_EQ(covered.size(), train_flags().size());
+}
+
+} // namespace
+} // namespace fsdp
