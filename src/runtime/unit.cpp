@@ -267,12 +267,12 @@ void Unit::pass_use(const std::shared_ptr<Use>& use) {
   }
   use->passed_in = tree_->backward_number();
   ++num_passed_;
-  tree_->flush_prefetch();
   if (in_this_backward_) {
-    if (num_passed_ == num_uses_ && !reduction_started_) {
-      start_reduction();
-    }
-    release();
+    release(); // first, so that the next gather takes its memory
+  }
+  tree_->flush_prefetch();
+  if (in_this_backward_ && num_passed_ == num_uses_ && !reduction_started_) {
+    start_reduction();
   }
 }
 
