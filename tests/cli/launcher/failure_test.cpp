@@ -48,6 +48,10 @@ struct Case {
   int status;
 };
 
+void PrintTo(const Case& c, std::ostream* out) {
+  *out << c.name;
+}
+
 class FirstFailure : public Failure,
                      public ::testing::WithParamInterface<Case> {};
 

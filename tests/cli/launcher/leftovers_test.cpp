@@ -170,6 +170,22 @@ TEST_F(Signals, OfTimeoutAreOneThoughItSendsTwo) {
   EXPECT_THAT(result.out, HasSubstr("[rank 1] caught\n"));
 }
 
+TEST_F(Signals, SentTogetherAreOne) {
+  ChildProcess& child =
+      start(fsdp_run({"-n", "2"}, {"catch=0", "meet", "wait"}));
+  for (const char* rank : {"0", "1"})
+    ASSERT_TRUE(
+        child.wait_for_output(std::string("[rank ") + rank + "] met", 10s));
+  child.send_signal(SIGTERM);
+  child.send_signal(SIGINT);
+  const ProcessResult result = finish(child);
+  EXPECT_THAT(result.out, HasSubstr("[rank 0] caught\n"));
+  EXPECT_THAT(result.out, HasSubstr("[rank 1] caught\n"));
+  EXPECT_THAT(
+      lines_after("fsdp run: ", result.err),
+      Contains(AnyOf("ended by SIGTERM", "ended by SIGINT")));
+}
+
 TEST_F(Signals, ToANohupLauncherLeaveHangupsIgnored) {
   ChildProcess& child = start(
       {"bash",
