@@ -217,16 +217,7 @@ void GlooWorker::carry_out(Operation& operation) {
       end_epoch(operation, nullptr);
       return;
     }
-    exchange_.begin_call([&] { return decode(operation.request).describe(); });
-    auto requests = exchange_.exchange(operation.request, epoch);
-    {
-      const Lock lock(mutex_);
-      operation.requests = std::move(requests);
-      operation.state = Operation::State::kMoving;
-    }
-    if (operation.has_data) {
-      move_data(operation, exchange_);
-    }
+    perform(operation, epoch);
     const Lock lock(mutex_);
     settle(operation, nullptr);
   } catch (const EpochEnded& ended) {
@@ -238,6 +229,25 @@ void GlooWorker::carry_out(Operation& operation) {
     break_group(operation, std::current_exception());
   }
   done_.notify_all();
+}
+
+void GlooWorker::perform(Operation& operation, std::uint64_t epoch) {
+  exchange_.begin_call([&] { return decode(operation.request).describe(); });
+  auto requests = exchange_.exchange(operation.request, epoch);
+  {
+    const Lock lock(mutex_);
+    operation.requests = std::move(requests);
+    operation.state = Operation::State::kMoving;
+  }
+  if (!operation.has_data) {
+    return;
+  }
+  try {
+    move_data(operation, exchange_);
+  } catch (...) {
+    exchange_.give_up_data(); // before anybody learns that the call is over
+    throw;
+  }
 }
 
 void GlooWorker::end_epoch(Operation& operation, std::exception_ptr error) {

@@ -59,6 +59,7 @@ class GlooWorker {
   void run();
   std::shared_ptr<Operation> next();
   void carry_out(Operation& operation);
+  void perform(Operation& operation, std::uint64_t epoch);
   void end_epoch(Operation& operation, std::exception_ptr error);
   void break_group(Operation& operation, std::exception_ptr error);
   void settle(Operation& operation, std::exception_ptr error);

@@ -70,6 +70,8 @@ class PeerExchange {
   void receive(int peer, void* data, std::size_t bytes);
   /// Waits for all that was posted.
   void finish();
+  /// After an exception: the memory of what was posted is the caller's again.
+  void give_up_data() { posted_.clear(); }
   /// Valid until the next call of this.
   std::byte* scratch(std::size_t bytes);
 

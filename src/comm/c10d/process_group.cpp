@@ -11,8 +11,9 @@
 #include <utility>
 
 #include "comm/backend.h"
+#include "comm/c10d/agent_store.h"
 #include "comm/c10d/gloo_backend.h"
-#include "comm/c10d/tcp_store.h"
+#include "comm/c10d/job_store.h"
 #include "comm/c10d/text.h"
 #include "comm/error_text.h"
 #include "fsdp/error.h"
@@ -100,30 +101,67 @@ std::string job_prefix() {
   return prefix;
 }
 
-/// [collective] Throws TimeoutError naming the ranks that did not come.
-void roll_call(
-    Store& store,
-    const LaunchEnvironment& env,
-    Clock::time_point deadline,
-    Millis timeout) {
-  const auto key = [](int rank) { return "here/" + std::to_string(rank); };
-  store.set(key(env.rank), "1");
-  std::vector<int> missing;
-  for (int r = 0; r < env.world_size; ++r) {
+/// [collective] Throws TimeoutError naming the ranks that did not come. Rank 0,
+/// which may hold the store and take it along, gives its verdict to the others.
+class RollCall {
+ public:
+  RollCall(Store& store, const LaunchEnvironment& env, Millis timeout)
+      : store_(store), env_(env), timeout_(timeout) {}
+
+  void run(Clock::time_point deadline) {
+    store_.set(here(env_.rank), kPresent);
+    std::vector<int> missing;
+    for (int r = 0; r < env_.world_size; ++r) {
+      if (!came(here(r), time_left(deadline), kPresent)) {
+        missing.push_back(r);
+      }
+    }
+    if (missing.empty()) {
+      return;
+    }
+    if (env_.rank == 0) {
+      give_verdict(missing);
+    } else {
+      store_.set(heard(env_.rank), kPresent);
+    }
+    throw TimeoutError(
+        rank_prefix(env_.rank) + name_ranks(missing) + " of " +
+        std::to_string(env_.world_size) + " did not join at " +
+        env_.master_addr + ":" + std::to_string(env_.master_port) + " within " +
+        time_text(timeout_) + "; start them, or raise the timeout");
+  }
+
+ private:
+  static constexpr const char* kPresent = "present";
+  static constexpr const char* kAbsent = "absent";
+
+  static std::string here(int rank) { return "here/" + std::to_string(rank); }
+  static std::string heard(int rank) { return "heard/" + std::to_string(rank); }
+
+  bool came(const std::string& key, Millis timeout, const char* expected) {
     try {
-      store.get(key(r), time_left(deadline), "rank " + std::to_string(r));
+      return store_.get(key, timeout, "the other ranks to join") == expected;
     } catch (const TimeoutError&) {
-      missing.push_back(r);
+      return false;
     }
   }
-  if (!missing.empty()) {
-    throw TimeoutError(
-        rank_prefix(env.rank) + name_ranks(missing) + " of " +
-        std::to_string(env.world_size) + " did not join at " + env.master_addr +
-        ":" + std::to_string(env.master_port) + " within " +
-        time_text(timeout) + "; start them, or raise the timeout");
+
+  void give_verdict(const std::vector<int>& missing) {
+    const auto deadline = Clock::now() + Millis(1000);
+    for (const int r : missing) {
+      store_.set(here(r), kAbsent);
+    }
+    for (int r = 1; r < env_.world_size; ++r) {
+      if (!std::binary_search(missing.begin(), missing.end(), r)) {
+        came(heard(r), time_left(deadline), kPresent);
+      }
+    }
   }
-}
+
+  Store& store_;
+  const LaunchEnvironment& env_;
+  Millis timeout_;
+};
 
 void parse_master(const std::string& master, LaunchEnvironment& env) {
   const auto colon = master.rfind(':');
@@ -351,16 +389,18 @@ ProcessGroup init_process_group(const InitOptions& options) {
   if (env.world_size == 1) {
     store = std::make_shared<MemoryStore>();
   } else {
+    const JobStoreArgs args{
+        .host = env.master_addr,
+        .port = env.master_port,
+        .rank = env.rank,
+        .serve = env.rank == 0 && !env.store_is_external,
+        .listen_fd = env.master_listen_fd,
+        .timeout = options.timeout};
     store = prefixed(
-        connect_tcp_store(
-            {.host = env.master_addr,
-             .port = env.master_port,
-             .rank = env.rank,
-             .serve = env.rank == 0 && !env.store_is_external,
-             .listen_fd = env.master_listen_fd,
-             .timeout = options.timeout}),
+        env.store_is_external ? connect_agent_store(args)
+                              : connect_job_store(args),
         job_prefix());
-    roll_call(*store, env, deadline, options.timeout);
+    RollCall(*store, env, options.timeout).run(deadline);
   }
   return finish_group(
       new_world(

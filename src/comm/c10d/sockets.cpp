@@ -2,7 +2,7 @@
 
 #include <netdb.h>
 #include <netinet/in.h>
-#include <poll.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -21,12 +21,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
-
-std::string join_host_port(const std::string& host, int port) {
-  return host.find(':') == std::string::npos
-             ? host + ":" + std::to_string(port)
-             : "[" + host + "]:" + std::to_string(port);
-}
 
 /// Never asks a resolver about an address in digits. Returns null on failure,
 /// with getaddrinfo's code in `error`.
@@ -84,23 +78,36 @@ int listen_everywhere(const addrinfo& like, int port, UniqueFd& fd) {
   return try_listen(fd, reinterpret_cast<sockaddr*>(&any), sizeof(any));
 }
 
-bool accepts_connections(const addrinfo& address, Clock::time_point deadline) {
-  const UniqueFd fd = open_socket(address);
+UniqueFd try_connect(const addrinfo& address, Clock::time_point deadline) {
+  const auto left = std::chrono::duration_cast<std::chrono::microseconds>(
+      deadline - Clock::now());
+  if (left.count() <= 0) {
+    return UniqueFd();
+  }
+  UniqueFd fd = open_socket(address);
   // A connect without an end in time would outlive the deadline, by minutes if
   // a firewall drops the packets.
   timeval limit{};
-  const auto left = std::chrono::duration_cast<std::chrono::microseconds>(
-      deadline - Clock::now());
   limit.tv_sec = left.count() / 1'000'000;
   limit.tv_usec = left.count() % 1'000'000;
-  if (left.count() <= 0) {
-    return false;
-  }
   setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
-  return connect(fd.get(), address.ai_addr, address.ai_addrlen) == 0;
+  if (connect(fd.get(), address.ai_addr, address.ai_addrlen) != 0) {
+    return UniqueFd();
+  }
+  limit = {};
+  setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof(limit));
+  const int on = 1;
+  setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  return fd;
 }
 
 } // namespace
+
+std::string join_host_port(const std::string& host, int port) {
+  return host.find(':') == std::string::npos
+             ? host + ":" + std::to_string(port)
+             : "[" + host + "]:" + std::to_string(port);
+}
 
 UniqueFd& UniqueFd::operator=(UniqueFd&& other) noexcept {
   if (this != &other) {
@@ -147,12 +154,12 @@ UniqueFd listen_on(const std::string& host, int port, int rank) {
   return fd;
 }
 
-void wait_for_listener(
+UniqueFd connect_to(
     const std::string& host,
     int port,
     int rank,
+    Clock::time_point deadline,
     std::chrono::milliseconds timeout) {
-  const auto deadline = Clock::now() + timeout;
   auto pause = std::chrono::milliseconds(5);
   for (;;) {
     int error = 0;
@@ -161,11 +168,18 @@ void wait_for_listener(
       throw_unknown_host(host, rank, error);
     }
     for (const addrinfo* a = addresses.get(); a != nullptr; a = a->ai_next) {
-      if (accepts_connections(*a, deadline)) {
-        return;
+      if (UniqueFd fd = try_connect(*a, deadline); fd.get() >= 0) {
+        return fd;
       }
     }
     const auto now = Clock::now();
+    if (now >= deadline && !addresses) {
+      throw TimeoutError(
+          rank_prefix(rank) + "the master address '" + host +
+          "' could not be resolved within " + time_text(timeout) + " (" +
+          gai_strerror(error) +
+          "); set MASTER_ADDR to the name or address of rank 0's host");
+    }
     if (now >= deadline) {
       throw TimeoutError(
           rank_prefix(rank) + "rank 0 did not answer at " +

@@ -1,7 +1,6 @@
 #pragma once
-// The few sockets that we open ourselves, so that what goes wrong with them is
-// told in our words: LibTorch's texts carry stack traces and the results of
-// reverse look-ups.
+// Sockets whose errors tell the user what to change. Addresses in digits are
+// never given to a resolver, and no address is ever looked up backwards.
 
 #include <chrono>
 #include <string>
@@ -29,13 +28,18 @@ class UniqueFd {
 /// text.
 UniqueFd listen_on(const std::string& host, int port, int rank);
 
-/// Returns once something accepts connections at `host`:`port`. Throws
-/// ConfigError for an unknown name and TimeoutError after `timeout`.
-void wait_for_listener(
+/// Connects to `host`:`port` once something listens there. Throws ConfigError
+/// for an unknown name and TimeoutError at the deadline; `timeout` is for its
+/// text.
+UniqueFd connect_to(
     const std::string& host,
     int port,
     int rank,
+    std::chrono::steady_clock::time_point deadline,
     std::chrono::milliseconds timeout);
+
+/// "address:port", with brackets around an IPv6 address.
+std::string join_host_port(const std::string& host, int port);
 
 /// The address of this host, in digits, from which `host` is reached.
 /// "127.0.0.1" if `host` is empty or not to be reached.

@@ -224,7 +224,7 @@ INSTANTIATE_TEST_SUITE_P(
     Backends,
     RunRanks,
     ::testing::Values("inproc", "shm", "gloo"),
-    [](const auto& info) { return std::string(info.param); });
+    [](const auto& tested) { return std::string(tested.param); });
 
 TEST(Split, RefusesMembersThatCannotFormAGroup) {
   run_ranks(3, [](ProcessGroup world) {
