@@ -7,8 +7,8 @@
 // forward   pre_forward gathers; post_forward releases, unless the unit is kept
 //           for the backward
 // backward  the first gradient of an output (or, should no output be used, of a
-//           parameter) gathers; the first gradient of a non-leaf input starts the
-//           reduction and releases: by then everything inside the unit has run
+//           parameter) gathers; the first gradient of a non-leaf input releases
+//           and starts the reduction: by then everything inside the unit has run
 // end       what is left is reduced and released before backward() returns
 
 #include <memory>
