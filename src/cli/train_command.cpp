@@ -120,6 +120,8 @@ void register_train(CLI::App& app) {
                   train->add_flag("--" + flag.name, flag.help))
             : train->add_option("--" + flag.name, texts->values[i], flag.help)
                   ->type_name(flag.value));
+    // So that a script's flags can be followed by its user's.
+    texts->flags.back()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   }
   train->callback(
       [texts] { run_train(make_train_options(settings_of(*texts))); });

@@ -1,8 +1,10 @@
 #pragma once
 // Runs of the trainer on ranks that are threads, with all they told.
 
+#include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <functional>
@@ -28,6 +30,7 @@ struct TrainRun : TrainObserver {
   TrainSummary summary;
   std::map<std::string, at::Tensor> weights;
   RuntimeCounters counters;
+  int num_threads = 0;
 
   void on_start(const RunHeader& told) override { header = told; }
   void on_step(const StepMetrics& told) override { steps.push_back(told); }
@@ -56,6 +59,7 @@ inline void collect(Trainer& trainer, int rank, TrainRun& run) {
   if (rank == 0) {
     run.weights = {weights.begin(), weights.end()};
     run.counters = runtime_counters(*trainer.model().module);
+    run.num_threads = at::get_num_threads();
   }
 }
 

@@ -1,7 +1,7 @@
 // The training loop: the same run on any number of ranks, and what it does with
 // each option.
 
-#include <ATen/Parallel.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -178,7 +178,7 @@ TEST(Trainer, StepMetricsAddUp) {
     const StepMetrics& step = run.steps[i];
     EXPECT_EQ(step.step, static_cast<std::int64_t>(i) + 1);
     EXPECT_GT(step.optim_ms, 0);
-    EXPECT_GT(step.wait_ms, 0);
+    EXPECT_GE(step.wait_ms, 0);
     EXPECT_GT(step.reduce_ms, 0);
     EXPECT_LT(step.optim_ms + step.wait_ms + step.reduce_ms, step.step_ms);
     EXPECT_NEAR(
@@ -187,6 +187,8 @@ TEST(Trainer, StepMetricsAddUp) {
     seconds += step.step_ms / 1e3;
   }
   EXPECT_NEAR(run.summary.seconds, seconds, 1e-9);
+  // The rank that comes last to a meeting does not wait there.
+  EXPECT_GT(run.summary.wait_seconds, 0);
   EXPECT_EQ(run.summary.peak_tensor_bytes.size(), 2U);
   EXPECT_THAT(run.header.ranks, ::testing::StartsWith("2 rank(s) over inproc"));
   EXPECT_THAT(run.header.model, ::testing::StartsWith("tiny: decoder"));
@@ -229,10 +231,12 @@ TEST(Trainer, RuntimeOptionsReachTheRuntime) {
       2, tiny({{"micro-batch", "2"}, {"no-sync-accumulation", "true"}}));
   EXPECT_EQ(unsynced.counters.num_reductions, plain.counters.num_reductions);
 
-  run_trainer(1, tiny({{"threads", "2"}, {"steps", "1"}}));
-  EXPECT_EQ(at::get_num_threads(), 2);
-  run_trainer(1, tiny({{"threads", "1"}, {"steps", "1"}}));
-  EXPECT_EQ(at::get_num_threads(), 1);
+  for (const int threads : {2, 1}) {
+    const auto count = std::to_string(threads);
+    const TrainRun run =
+        run_trainer(1, tiny({{"threads", count}, {"steps", "1"}}));
+    EXPECT_EQ(run.num_threads, threads);
+  }
 }
 
 /// Makes the loss of `bad_rank` NaN in its forward number `bad_step`.

@@ -1,0 +1,256 @@
+// The command line of `fsdp train`: settings, files, errors, what is printed.
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <string>
+#include <vector>
+
+#include "train_fixture.h"
+
+namespace fsdp::testing {
+namespace {
+
+/// A port that nobody listens on now.
+std::string free_port() {
+  const int fd = ::socket(AF_INET, SOCK_STREAM, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t length = sizeof address;
+  auto* any = reinterpret_cast<sockaddr*>(&address);
+  EXPECT_EQ(::bind(fd, any, length), 0);
+  EXPECT_EQ(::getsockname(fd, any, &length), 0);
+  ::close(fd);
+  return std::to_string(ntohs(address.sin_port));
+}
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class TrainCommand : public TrainTest {
+ protected:
+  /// A short run of preset tiny; later options win.
+  Arguments tiny(const Arguments& more) const {
+    Arguments options{
+        "--preset",
+        "tiny",
+        "--data",
+        text_file(),
+        "--batch",
+        "4",
+        "--seq",
+        "16",
+        "--sample",
+        "8"};
+    options.insert(options.end(), more.begin(), more.end());
+    return options;
+  }
+
+  void expect_error(
+      const Arguments& args, int exit_code, const std::string& line) const {
+    const ProcessResult result = run(args);
+    EXPECT_EQ(result.exit_code, exit_code);
+    EXPECT_EQ(result.err, line + "\n");
+    EXPECT_EQ(result.out, "");
+  }
+};
+
+TEST_F(TrainCommand, TrainsOnTwoRanksAndRankZeroAloneTellsAboutIt) {
+  const std::string log = path("log.json");
+  const ProcessResult result =
+      run(on_ranks(2, tiny({"--steps", "3", "--log-json", log})));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("[rank 0] 2 rank(s) over shm, 1 thread"));
+  EXPECT_THAT(result.out, HasSubstr("[rank 0] settings: preset=tiny data="));
+  EXPECT_THAT(result.out, HasSubstr(" steps=3 minutes=0 batch=4 "));
+  EXPECT_THAT(result.out, HasSubstr("[rank 0] step 3  validation loss "));
+  EXPECT_THAT(result.out, HasSubstr("a trigram table's "));
+  EXPECT_THAT(result.out, HasSubstr("peak tensor bytes by rank: "));
+  EXPECT_THAT(result.out, Not(HasSubstr("[rank 1]")));
+  EXPECT_THAT(result.out, Not(HasSubstr("\r")));
+
+  const auto steps = read_log(log);
+  ASSERT_EQ(steps.size(), 3U);
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : steps[2].items()) {
+    keys.push_back(key);
+    EXPECT_TRUE(value.is_number()) << key;
+  }
+  EXPECT_THAT(
+      keys,
+      ::testing::UnorderedElementsAre(
+          "step",
+          "loss",
+          "grad_norm",
+          "tokens_per_s",
+          "step_ms",
+          "wait_ms",
+          "reduce_ms",
+          "optim_ms",
+          "peak_tensor_bytes"));
+  EXPECT_EQ(steps[2].at("step"), 3);
+}
+
+TEST_F(TrainCommand, ConfigurationFilesHaveTheFlagsNamesAndFlagsWin) {
+  const std::string toml = write(
+      "run.toml",
+      "# a run\nlr = 0.002\nsteps = 9\nskip-nonfinite = true\n"
+      "dtype = \"bf16\"\n");
+  const ProcessResult result =
+      run(alone(tiny({"--config", toml, "--steps", "2"})));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr(" steps=2 "));
+  EXPECT_THAT(result.out, HasSubstr(" lr=0.002 "));
+  EXPECT_THAT(result.out, HasSubstr(" dtype=bf16 "));
+  EXPECT_THAT(result.out, HasSubstr(" skip-nonfinite=true "));
+}
+
+TEST_F(TrainCommand, ConfigurationMistakesNameTheFileAndTheNearestKey) {
+  const std::string unknown = write("a.toml", "stesp = 3\n");
+  expect_error(
+      alone({"--config", unknown}),
+      2,
+      "fsdp train: --config '" + unknown +
+          "': 'stesp' is no setting of fsdp train: the nearest is 'steps'");
+  const std::string wrong = write("b.toml", "dtype = fp16\n");
+  expect_error(
+      alone({"--config", wrong}),
+      2,
+      "fsdp train: --config '" + wrong +
+          "': --dtype 'fp16': expected fp32 or bf16");
+  const std::string gone = path("gone.toml");
+  expect_error(
+      alone({"--config", gone}),
+      2,
+      "fsdp train: --config '" + gone + "': cannot be read");
+  const std::string section = write("c.toml", "[train]\nsteps = 3\n");
+  expect_error(
+      alone({"--config", section}),
+      2,
+      "fsdp train: --config '" + section +
+          "': sections are not known here, name the keys without one");
+}
+
+TEST_F(TrainCommand, MistakesInFlagsAreOneLineAndStatusTwo) {
+  expect_error(
+      alone({"--stesp", "3"}),
+      2,
+      "fsdp train: unknown option --stesp: did you mean --steps? (see fsdp "
+      "train --help)");
+  expect_error(
+      alone({"--dtype", "fp16"}),
+      2,
+      "fsdp train: --dtype 'fp16': expected fp32 or bf16");
+  expect_error(
+      alone({"--preset", "byte"}),
+      2,
+      "fsdp train: --preset 'byte' is unknown: use one of seed, mid, bytes, "
+      "tiny; the nearest is 'bytes'");
+  expect_error(
+      alone({"--backend", "mpi"}),
+      2,
+      "fsdp train: --backend 'mpi': expected auto, self, shm or gloo");
+}
+
+TEST_F(TrainCommand, UnusableDataIsOneLineAndAFailure) {
+  expect_error(
+      alone(tiny({"--data", path("gone")})),
+      1,
+      "fsdp train: --data '" + path("gone") +
+          "': cannot be read: No such file or directory");
+  const std::string small = write("small.txt", std::string(100, 'x'));
+  expect_error(
+      alone(tiny({"--data", small})),
+      1,
+      "fsdp train: --data '" + small +
+          "': too short: the validation part holds 5 tokens, at least 17 are "
+          "needed (--seq and one more)");
+}
+
+TEST_F(TrainCommand, WhatDoesNotDivideEndsAllRanks) {
+  const ProcessResult result = run(on_ranks(3, tiny({"--steps", "1"})));
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(
+      result.err,
+      HasSubstr(
+          "--batch 4 does not divide over 3 ranks: choose a multiple of 3"));
+}
+
+TEST_F(TrainCommand, ALogThatCannotBeWrittenEndsAllRanks) {
+  const ProcessResult result = run(
+      on_ranks(2, tiny({"--steps", "1", "--log-json", "/no/such/folder/x"})));
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_THAT(
+      result.err,
+      HasSubstr(
+          "[rank 0] fsdp train: --log-json '/no/such/folder/x': cannot be "
+          "written: No such file or directory"));
+  EXPECT_LT(result.elapsed, 30s);
+}
+
+TEST_F(TrainCommand, BackendAndTimeoutReachTheGroup) {
+  const ProcessResult result = run(on_ranks(
+      2, tiny({"--steps", "1", "--backend", "gloo", "--timeout", "60"})));
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("[rank 0] 2 rank(s) over gloo"));
+  // Rank 0 of two: the other never comes.
+  const ProcessResult lonely = run_process(
+      alone(tiny({"--steps", "1", "--timeout", "2"})),
+      {.env = {
+           {"RANK", "0"},
+           {"WORLD_SIZE", "2"},
+           {"LOCAL_RANK", "0"},
+           {"LOCAL_WORLD_SIZE", "2"},
+           {"MASTER_ADDR", "127.0.0.1"},
+           {"MASTER_PORT", free_port()}}});
+  EXPECT_EQ(lonely.exit_code, 1);
+  EXPECT_THAT(lonely.err, HasSubstr("rank 1"));
+  EXPECT_LT(lonely.elapsed, 30s);
+}
+
+TEST_F(TrainCommand, TerminalsGetALiveLine) {
+  ProcessOptions options;
+  options.terminal = true;
+  const ProcessResult result =
+      run_process(on_ranks(2, tiny({"--steps", "5"})), options);
+  EXPECT_EQ(result.exit_code, 0) << result.out;
+  EXPECT_THAT(result.out, HasSubstr("\r"));
+  EXPECT_THAT(result.out, HasSubstr("step 1  loss "));
+}
+
+TEST_F(TrainCommand, HelpShowsEveryFlag) {
+  const ProcessResult result = run(alone({"--help"}));
+  EXPECT_EQ(result.exit_code, 0);
+  for (const char* flag :
+       {"--preset",
+        "--data",
+        "--steps",
+        "--minutes",
+        "--batch",
+        "--micro-batch",
+        "--seq",
+        "--dtype",
+        "--lr",
+        "--warmup",
+        "--min-lr",
+        "--weight-decay",
+        "--clip",
+        "--optimizer",
+        "--seed",
+        "--threads",
+        "--no-sync-accumulation",
+        "--reshard-after-forward",
+        "--prefetch",
+        "--backend",
+        "--timeout",
+        "--log-json",
+        "--config",
+        "--skip-nonfinite"}) {
+    EXPECT_THAT(result.out, HasSubstr(std::string(flag) + " "));
+  }
+}
+
+} // namespace
+} // namespace fsdp::testing
