@@ -220,6 +220,29 @@ TEST(GlooFailure, OfTwoRanksAtOnceCountsOnceEvenIfOneHadNotHeard) {
   }
 }
 
+TEST(GlooFailure, OfTheRankThatFailedFirstIsQuotedByAll) {
+  std::latch first(1);
+  std::latch second(1);
+  run_gloo(4, [&](ProcessGroup world) {
+    Communicator& comm = world.communicator();
+    if (world.rank() == 2) {
+      comm.fail("the cause");
+      first.count_down();
+    } else if (world.rank() == 1) {
+      first.wait();
+      comm.fail("a consequence");
+      second.count_down();
+    } else {
+      second.wait();
+      EXPECT_EQ(
+          text_of<PeerError>([&] { world.barrier("the next step"); }),
+          prefix(world) + "rank 2 failed: the cause");
+    }
+    EXPECT_EQ(comm.epoch(), 1u);
+    expect_usable(world);
+  });
+}
+
 TEST(GlooFailure, IsHeardAfterTheRankHasGone) {
   std::latch gone(1);
   run_gloo(2, [&](ProcessGroup world) {
