@@ -127,24 +127,29 @@ class GlooLink final : public MessageLink {
   c10::intrusive_ptr<c10d::ProcessGroupGloo> gloo_;
 };
 
-using Options = c10d::ProcessGroupGloo::Options;
+using Gloo = c10d::ProcessGroupGloo;
 
-void add_devices(const BackendArgs& args, Options& options) {
-  const char* interfaces = std::getenv("GLOO_SOCKET_IFNAME");
-  if (interfaces == nullptr || *interfaces == '\0') {
-    const std::string address = local_address_towards(args.master_addr);
-    options.devices.push_back(
-        c10d::ProcessGroupGloo::createDeviceForHostname(address));
-    return;
+/// [collective]
+std::string address_of_this_rank(const BackendArgs& args) {
+  const std::string own = local_address_towards(args.master_addr);
+  const auto key = [](int rank) { return "address/" + std::to_string(rank); };
+  args.store->set(key(args.rank), own);
+  std::vector<std::string> others;
+  for (int r = 0; r < args.size; ++r) {
+    others.push_back(args.store->get(
+        key(r), args.timeout, "rank " + std::to_string(r) + " to connect"));
   }
-  std::string rest = interfaces;
-  while (!rest.empty()) {
-    const auto comma = rest.find(',');
-    const std::string name = rest.substr(0, comma);
-    rest = comma == std::string::npos ? "" : rest.substr(comma + 1);
+  return address_for_peers(own, others);
+}
+
+void add_interfaces(
+    const BackendArgs& args, std::string names, Gloo::Options& options) {
+  while (!names.empty()) {
+    const auto comma = names.find(',');
+    const std::string name = names.substr(0, comma);
+    names = comma == std::string::npos ? "" : names.substr(comma + 1);
     try {
-      options.devices.push_back(
-          c10d::ProcessGroupGloo::createDeviceForInterface(name));
+      options.devices.push_back(Gloo::createDeviceForInterface(name));
     } catch (const std::exception&) {
       throw ConfigError(
           rank_prefix(args.rank) + "GLOO_SOCKET_IFNAME names '" + name +
@@ -154,18 +159,34 @@ void add_devices(const BackendArgs& args, Options& options) {
   }
 }
 
+void add_devices(const BackendArgs& args, Gloo::Options& options) {
+  const char* interfaces = std::getenv("GLOO_SOCKET_IFNAME");
+  if (interfaces != nullptr && *interfaces != '\0') {
+    add_interfaces(args, interfaces, options);
+    return;
+  }
+  const std::string address = address_of_this_rank(args);
+  try {
+    options.devices.push_back(Gloo::createDeviceForHostname(address));
+  } catch (const std::exception&) {
+    throw ConfigError(
+        rank_prefix(args.rank) + "cannot listen on " + address +
+        ", this host's address on the way to the master; set "
+        "GLOO_SOCKET_IFNAME to the network interface that joins the hosts");
+  }
+}
+
 std::unique_ptr<MessageLink> connect(const BackendArgs& args) {
-  auto options = c10d::ProcessGroupGloo::Options::create(args.timeout);
+  auto options = Gloo::Options::create(args.timeout);
   options->threads = 1; // runs collectives of Gloo, of which there are none
   add_devices(args, *options);
   try {
-    return std::make_unique<GlooLink>(
-        c10::make_intrusive<c10d::ProcessGroupGloo>(
-            c10::make_intrusive<StoreForGloo>(
-                prefixed(args.store, "gloo/"), args.timeout),
-            args.rank,
-            args.size,
-            options));
+    return std::make_unique<GlooLink>(c10::make_intrusive<Gloo>(
+        c10::make_intrusive<StoreForGloo>(
+            prefixed(args.store, "gloo/"), args.timeout),
+        args.rank,
+        args.size,
+        options));
   } catch (const Error&) {
     throw;
   } catch (const std::exception&) {

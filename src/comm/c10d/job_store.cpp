@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -100,7 +101,7 @@ class JobStore final : public Store {
   JobStore(
       const JobStoreArgs& args,
       FrameSocket socket,
-      std::unique_ptr<JobStoreServer> server)
+      std::shared_ptr<JobStoreServer> server)
       : args_(args), server_(std::move(server)), socket_(std::move(socket)) {}
 
   void set(const std::string& key, std::string value) override {
@@ -143,14 +144,17 @@ class JobStore final : public Store {
   }
 
   const JobStoreArgs args_;
-  std::unique_ptr<JobStoreServer> server_; ///< rank 0
+  std::shared_ptr<JobStoreServer> server_; ///< rank 0
   std::mutex mutex_;
   FrameSocket socket_;
   std::uint32_t last_id_ = 0;
 };
 
-void say_hello(FrameSocket& socket, Clock::time_point deadline) {
-  socket.send(JobStoreFrame{}, "", "");
+void say_hello(
+    FrameSocket& socket, std::uint32_t generation, Clock::time_point deadline) {
+  JobStoreFrame hello;
+  hello.id = generation;
+  socket.send(hello, "", "");
   if (socket.receive(deadline).first.call != JobStoreCall::kHello) {
     throw ConnectionClosed{};
   }
@@ -170,6 +174,23 @@ UniqueFd take_listener(const JobStoreArgs& args) {
   return UniqueFd(fd);
 }
 
+/// One for each port, as long as a store uses it.
+std::shared_ptr<JobStoreServer> server_of_this_process(
+    const JobStoreArgs& args) {
+  static std::mutex mutex;
+  static std::map<int, std::weak_ptr<JobStoreServer>> by_port;
+  const std::lock_guard lock(mutex);
+  auto server = by_port[args.port].lock();
+  if (server) {
+    server->serve_generation(args.generation);
+  } else {
+    server =
+        std::make_shared<JobStoreServer>(take_listener(args), args.generation);
+    by_port[args.port] = server;
+  }
+  return server;
+}
+
 FrameSocket reach_server(const JobStoreArgs& args) {
   constexpr Millis kPause{100};
   const auto deadline = Clock::now() + args.timeout;
@@ -177,10 +198,10 @@ FrameSocket reach_server(const JobStoreArgs& args) {
     FrameSocket socket(
         connect_to(args.host, args.port, args.rank, deadline, args.timeout));
     try {
-      say_hello(socket, deadline);
+      say_hello(socket, args.generation, deadline);
       return socket;
     } catch (const ConnectionClosed&) {
-      // A server that is just going, to be followed by ours.
+      // The server of an earlier generation, to be followed by ours.
       std::this_thread::sleep_for(kPause);
     } catch (const DeadlinePassed&) {
     }
@@ -201,8 +222,8 @@ std::shared_ptr<Store> connect_job_store(const JobStoreArgs& args) {
   if (!args.serve) {
     return std::make_shared<JobStore>(args, reach_server(args), nullptr);
   }
-  auto server = std::make_unique<JobStoreServer>(take_listener(args));
-  FrameSocket socket(server->take_local_connection());
+  auto server = server_of_this_process(args);
+  FrameSocket socket(server->connect_locally());
   return std::make_shared<JobStore>(args, std::move(socket), std::move(server));
 }
 

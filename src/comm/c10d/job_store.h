@@ -6,9 +6,12 @@
 // such a store already; agent_store.h is the client for that one.
 //
 // A frame is a JobStoreFrame, then the key, then the value, in the byte order
-// of the host. The client begins with kHello, which the server returns; then it
-// sends kSet (answered by kDone) and kGet (answered by kDone with the value,
-// once somebody has set the key). An answer carries its request's id.
+// of the host. The client begins with kHello, whose id is the generation (how
+// many worlds its process has formed before). The server returns it, unless it
+// is still serving an earlier generation and about to go; then the client comes
+// again. After that it sends kSet (answered by kDone) and kGet (answered by
+// kDone with the value, once somebody has set the key). An answer carries its
+// request's id.
 
 #include <chrono>
 #include <cstdint>
@@ -41,8 +44,10 @@ struct JobStoreFrame {
 struct JobStoreArgs {
   std::string host; ///< used as given: a name is looked up, an address is not
   int port = 0;
-  int rank = 0;       ///< for messages
-  bool serve = false; ///< run the server in this process
+  int rank = 0;                 ///< for messages
+  std::uint32_t generation = 0; ///< of this world in this process
+  /// Run the server in this process, or use the one that runs already.
+  bool serve = false;
   /// A socket that listens on `port` already; stays the caller's. `serve` only.
   std::optional<int> listen_fd;
   std::chrono::milliseconds timeout{300'000}; ///< to reach the server

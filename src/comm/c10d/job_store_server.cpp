@@ -14,22 +14,24 @@
 
 namespace fsdp {
 
-JobStoreServer::JobStoreServer(UniqueFd listener)
-    : listener_(std::move(listener)) {
+namespace {
+
+[[noreturn]] void throw_cannot_open() {
+  throw CommError(
+      std::string("the job's store cannot be opened (") + std::strerror(errno) +
+      "); raise the limit of open files");
+}
+
+} // namespace
+
+JobStoreServer::JobStoreServer(UniqueFd listener, std::uint32_t generation)
+    : listener_(std::move(listener)), generation_(generation) {
   int wake[2];
-  int local[2];
-  if (pipe2(wake, O_CLOEXEC) != 0 ||
-      socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, local) != 0) {
-    throw CommError(
-        std::string("the job's store cannot be opened (") +
-        std::strerror(errno) + "); raise the limit of open files");
+  if (pipe2(wake, O_CLOEXEC) != 0) {
+    throw_cannot_open();
   }
   wake_read_ = UniqueFd(wake[0]);
   wake_write_ = UniqueFd(wake[1]);
-  local_ = UniqueFd(local[0]);
-  auto client = std::make_shared<Client>();
-  client->fd = UniqueFd(local[1]);
-  clients_.push_back(std::move(client));
   fcntl(listener_.get(), F_SETFL, O_NONBLOCK);
   thread_ = std::thread([this] { run(); });
 }
@@ -39,8 +41,39 @@ JobStoreServer::~JobStoreServer() {
   thread_.join();
 }
 
-UniqueFd JobStoreServer::take_local_connection() {
-  return std::move(local_);
+UniqueFd JobStoreServer::connect_locally() {
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
+    throw_cannot_open();
+  }
+  UniqueFd ours(ends[0]);
+  {
+    const std::lock_guard lock(mutex_);
+    arriving_.emplace_back(ends[1]);
+  }
+  const char wake = 0;
+  if (write(wake_write_.get(), &wake, 1) != 1) {
+    throw_cannot_open();
+  }
+  return ours;
+}
+
+void JobStoreServer::serve_generation(std::uint32_t generation) {
+  generation_ = generation;
+}
+
+/// After the pipe woke the thread.
+bool JobStoreServer::has_ended() {
+  char wake = 0;
+  if (read(wake_read_.get(), &wake, 1) == 0) {
+    return true;
+  }
+  const std::lock_guard lock(mutex_);
+  for (UniqueFd& fd : arriving_) {
+    add_client(std::move(fd));
+  }
+  arriving_.clear();
+  return false;
 }
 
 void JobStoreServer::run() {
@@ -55,13 +88,14 @@ void JobStoreServer::run() {
     if (poll(polled.data(), polled.size(), -1) < 0) {
       continue; // EINTR
     }
-    if (polled[0].revents != 0) {
+    if (polled[0].revents != 0 && has_ended()) {
       return;
     }
     std::vector<std::shared_ptr<Client>> kept;
     for (std::size_t i = 0; i < clients_.size(); ++i) {
       const auto& client = clients_[i];
-      const short events = polled[i + 2].revents;
+      const bool is_new = i + 2 >= polled.size();
+      const short events = is_new ? short{0} : polled[i + 2].revents;
       if ((events == 0 || (events & POLLOUT) != 0 || read_from(client)) &&
           write_to(*client)) {
         kept.push_back(client);
@@ -77,10 +111,14 @@ void JobStoreServer::run() {
 void JobStoreServer::accept_client() {
   UniqueFd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
   if (fd.get() >= 0) {
-    auto client = std::make_shared<Client>();
-    client->fd = std::move(fd);
-    clients_.push_back(std::move(client));
+    add_client(std::move(fd));
   }
+}
+
+void JobStoreServer::add_client(UniqueFd fd) {
+  auto client = std::make_shared<Client>();
+  client->fd = std::move(fd);
+  clients_.push_back(std::move(client));
 }
 
 bool JobStoreServer::read_from(const std::shared_ptr<Client>& client) {
@@ -94,7 +132,7 @@ bool JobStoreServer::read_from(const std::shared_ptr<Client>& client) {
   return count > 0 && answer_frames(client);
 }
 
-/// False if the client speaks another language.
+/// False if the client speaks another language, or comes too early.
 bool JobStoreServer::answer_frames(const std::shared_ptr<Client>& client) {
   std::string& received = client->received;
   JobStoreFrame frame;
@@ -111,12 +149,14 @@ bool JobStoreServer::answer_frames(const std::shared_ptr<Client>& client) {
     std::string value =
         received.substr(sizeof(frame) + frame.key_bytes, frame.value_bytes);
     received.erase(0, end);
-    answer(client, frame, std::move(key), std::move(value));
+    if (!answer(client, frame, std::move(key), std::move(value))) {
+      return false;
+    }
   }
   return true;
 }
 
-void JobStoreServer::answer(
+bool JobStoreServer::answer(
     const std::shared_ptr<Client>& client,
     const JobStoreFrame& request,
     std::string key,
@@ -124,7 +164,7 @@ void JobStoreServer::answer(
   switch (request.call) {
     case JobStoreCall::kHello:
       reply(*client, JobStoreCall::kHello, request.id, "");
-      return;
+      return request.id <= generation_;
     case JobStoreCall::kSet: {
       reply(*client, JobStoreCall::kDone, request.id, "");
       const auto [begin, end] = waiters_.equal_range(key);
@@ -135,7 +175,7 @@ void JobStoreServer::answer(
       }
       waiters_.erase(begin, end);
       values_[std::move(key)] = std::move(value);
-      return;
+      return true;
     }
     case JobStoreCall::kGet: {
       const auto found = values_.find(key);
@@ -144,11 +184,12 @@ void JobStoreServer::answer(
       } else {
         waiters_.emplace(std::move(key), Waiter{client, request.id});
       }
-      return;
+      return true;
     }
     case JobStoreCall::kDone:
-      return;
+      return true;
   }
+  return true;
 }
 
 /// Sent when the poll loop comes to it.

@@ -1,9 +1,11 @@
 #pragma once
 // The server's side of job_store.h: a thread that answers all clients.
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -15,15 +17,17 @@ namespace fsdp {
 
 class JobStoreServer {
  public:
-  /// `listener` listens already.
-  explicit JobStoreServer(UniqueFd listener);
+  /// `listener` listens already. Serves worlds up to this generation.
+  JobStoreServer(UniqueFd listener, std::uint32_t generation);
   JobStoreServer(const JobStoreServer&) = delete;
   JobStoreServer& operator=(const JobStoreServer&) = delete;
   /// Closes all connections.
   ~JobStoreServer();
 
-  /// A connection for this process, without the network. Once.
-  UniqueFd take_local_connection();
+  /// A connection for this process, without the network. Any thread.
+  UniqueFd connect_locally();
+  /// Any thread.
+  void serve_generation(std::uint32_t generation);
 
  private:
   struct Client {
@@ -37,10 +41,12 @@ class JobStoreServer {
   };
 
   void run();
+  bool has_ended();
   void accept_client();
+  void add_client(UniqueFd fd);
   bool read_from(const std::shared_ptr<Client>& client);
   bool answer_frames(const std::shared_ptr<Client>& client);
-  void answer(
+  bool answer(
       const std::shared_ptr<Client>& client,
       const JobStoreFrame& request,
       std::string key,
@@ -55,7 +61,9 @@ class JobStoreServer {
   UniqueFd listener_;
   UniqueFd wake_read_;
   UniqueFd wake_write_; ///< closed to end the thread
-  UniqueFd local_;
+  std::atomic<std::uint32_t> generation_;
+  std::mutex mutex_;
+  std::vector<UniqueFd> arriving_; ///< guarded by mutex_
   std::vector<std::shared_ptr<Client>> clients_;
   std::map<std::string, std::string> values_;
   std::multimap<std::string, Waiter> waiters_;

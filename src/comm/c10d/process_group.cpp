@@ -89,9 +89,8 @@ std::shared_ptr<ProcessGroup::Impl> new_world(
 
 /// Keys of one init_process_group: a store that serves several of them (a
 /// second call in the same processes, a restart by torchrun) keeps them apart.
-std::string job_prefix() {
-  static std::atomic<int> count{0};
-  std::string prefix = "fsdp/" + std::to_string(count++) + "/";
+std::string job_prefix(std::uint32_t generation) {
+  std::string prefix = "fsdp/" + std::to_string(generation) + "/";
   for (const char* name :
        {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"}) {
     if (const char* value = std::getenv(name)) {
@@ -389,17 +388,20 @@ ProcessGroup init_process_group(const InitOptions& options) {
   if (env.world_size == 1) {
     store = std::make_shared<MemoryStore>();
   } else {
+    static std::atomic<std::uint32_t> num_worlds{0};
+    const std::uint32_t generation = num_worlds++;
     const JobStoreArgs args{
         .host = env.master_addr,
         .port = env.master_port,
         .rank = env.rank,
+        .generation = generation,
         .serve = env.rank == 0 && !env.store_is_external,
         .listen_fd = env.master_listen_fd,
         .timeout = options.timeout};
     store = prefixed(
         env.store_is_external ? connect_agent_store(args)
                               : connect_job_store(args),
-        job_prefix());
+        job_prefix(generation));
     RollCall(*store, env, options.timeout).run(deadline);
   }
   return finish_group(

@@ -1,5 +1,6 @@
 #include "comm/c10d/sockets.h"
 
+#include <arpa/inet.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -37,6 +38,12 @@ Addresses look_up(const std::string& host, int port, int& error) {
     error = getaddrinfo(host.c_str(), service.c_str(), &hints, &found);
   }
   return {error == 0 ? found : nullptr, &freeaddrinfo};
+}
+
+bool is_in_digits(const std::string& host) {
+  in6_addr ignored;
+  return inet_pton(AF_INET, host.c_str(), &ignored) == 1 ||
+         inet_pton(AF_INET6, host.c_str(), &ignored) == 1;
 }
 
 [[noreturn]] void throw_unknown_host(
@@ -135,7 +142,10 @@ UniqueFd listen_on(const std::string& host, int port, int rank) {
   }
   const addrinfo& first = *addresses;
   UniqueFd fd = open_socket(first);
-  int code = try_listen(fd, first.ai_addr, first.ai_addrlen);
+  int code = EADDRNOTAVAIL;
+  if (is_in_digits(host) || host == "localhost") {
+    code = try_listen(fd, first.ai_addr, first.ai_addrlen);
+  }
   if (code == EADDRNOTAVAIL) {
     code = listen_everywhere(first, port, fd);
   }
@@ -221,6 +231,20 @@ std::string local_address_towards(const std::string& host) {
     }
   }
   return fallback;
+}
+
+bool is_loopback(const std::string& address) {
+  return address == "::1" || address.compare(0, 4, "127.") == 0;
+}
+
+std::string address_for_peers(
+    const std::string& own, const std::vector<std::string>& others) {
+  for (const std::string& other : others) {
+    if (is_loopback(own) && !is_loopback(other)) {
+      return local_address_towards(other);
+    }
+  }
+  return own;
 }
 
 } // namespace fsdp

@@ -4,6 +4,7 @@
 
 #include <chrono>
 #include <string>
+#include <vector>
 
 namespace fsdp {
 
@@ -22,8 +23,10 @@ class UniqueFd {
   int fd_;
 };
 
-/// A socket that listens on `host`:`port`. Only on that address if it is this
-/// host's, else (a name of a proxy, a forwarded address) on all of them. Throws
+/// A socket that listens on `host`:`port`: only on that address if it is given
+/// in digits (or as localhost) and is this host's, else on all of them. For a
+/// name may mean another address here than on the other hosts: its own, in many
+/// an /etc/hosts, is 127.0.1.1; and an address may be forwarded. Throws
 /// ConfigError if the name is unknown or the port is taken; `rank` is for the
 /// text.
 UniqueFd listen_on(const std::string& host, int port, int rank);
@@ -44,5 +47,14 @@ std::string join_host_port(const std::string& host, int port);
 /// The address of this host, in digits, from which `host` is reached.
 /// "127.0.0.1" if `host` is empty or not to be reached.
 std::string local_address_towards(const std::string& host);
+
+/// Of an address in digits.
+bool is_loopback(const std::string& address);
+
+/// Where the peers reach this host, if it is `own` by its route to the master,
+/// and `others` are what they found. The master's own host may have found the
+/// loopback.
+std::string address_for_peers(
+    const std::string& own, const std::vector<std::string>& others);
 
 } // namespace fsdp

@@ -130,11 +130,11 @@ TEST(Processes, WithoutShmFormAWorldOverGloo) {
   }
 }
 
-TEST(Processes, MayFormTheirWorldTwice) {
+TEST(Processes, MayFormTheirWorldAgain) {
   for (const auto& result :
-       Job{.scenario = "join_twice", .arguments = {"backend=gloo"}}.run()) {
-    EXPECT_THAT(result.out, EndsWith(" sum 1\n"));
-    EXPECT_EQ(std::count(result.out.begin(), result.out.end(), '\n'), 2);
+       Job{.scenario = "join_again", .arguments = {"backend=gloo"}}.run()) {
+    EXPECT_THAT(result.out, EndsWith("/2 sum 1\nkept sum 1\n"));
+    EXPECT_EQ(std::count(result.out.begin(), result.out.end(), '\n'), 5);
     EXPECT_EQ(result.err, "");
     EXPECT_EQ(result.exit_code, 0);
   }

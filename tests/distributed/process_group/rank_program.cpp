@@ -116,10 +116,15 @@ void report_world(const Arguments& arguments) {
       " sum " + std::to_string(sum_of(world, world.rank())));
 }
 
-// A program may form its world again, over the same address.
-void join_twice(const Arguments& arguments) {
+// A program may form its world again over the same address, after the first has
+// gone or beside it.
+void join_again(const Arguments& arguments) {
+  for (int i = 0; i < 3; ++i) {
+    report_world(arguments);
+  }
+  const ProcessGroup kept = join(arguments);
   report_world(arguments);
-  report_world(arguments);
+  say("kept sum " + std::to_string(sum_of(kept, kept.rank())));
 }
 
 void report_look_ups(const Arguments& arguments) {
@@ -205,7 +210,7 @@ void serve(const Arguments& arguments) {
 void run(const std::string& scenario, const Arguments& arguments) {
   const std::map<std::string, void (*)(const Arguments&)> scenarios = {
       {"report_world", report_world},
-      {"join_twice", join_twice},
+      {"join_again", join_again},
       {"report_look_ups", report_look_ups},
       {"overlap", overlap},
       {"lose_a_rank", lose_a_rank},
