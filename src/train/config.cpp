@@ -136,6 +136,10 @@ void check_train_options(const TrainOptions& options, int world_size) {
       options.steps > 0 || options.minutes > 0,
       "nothing says when to stop: give --steps or --minutes");
   require(
+      !options.data.empty() || !find_preset(options.preset).defaults.needs_data,
+      "preset " + options.preset +
+          " trains on token files: name them with --data");
+  require(
       options.min_lr <= options.lr,
       "--min-lr must not exceed --lr: the learning rate falls to it");
   require(

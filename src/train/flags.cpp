@@ -90,7 +90,7 @@ std::vector<TrainFlag> model_and_data_flags() {
   return {
       {"preset",
        "NAME",
-       "Model and defaults of the other flags: seed, mid, bytes or tiny",
+       "Model and defaults of the other flags: seed, mid, bytes, words or tiny",
        [](Options& o, const Text& t) { o.preset = find_preset(t).name; },
        [](const Options& o) { return o.preset; }},
       {"data",

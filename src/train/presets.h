@@ -33,8 +33,9 @@ enum class ComputeType : std::uint8_t { kFloat32, kBFloat16 };
 struct TrainDefaults {
   /// One fixed batch of random tokens instead of a corpus.
   bool fixed_random_batch = false;
-  std::int64_t steps = 0; ///< 0: no limit
-  double minutes = 0;     ///< 0: no limit
+  bool needs_data = false; ///< the default text would not fit
+  std::int64_t steps = 0;  ///< 0: no limit
+  double minutes = 0;      ///< 0: no limit
   std::int64_t batch = 8;
   std::int64_t seq = 128;
   ComputeType dtype = ComputeType::kFloat32;

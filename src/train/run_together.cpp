@@ -13,6 +13,8 @@ void run_together(
   const std::uint64_t epoch = communicator.epoch();
   try {
     body();
+  } catch (const AgreedError&) {
+    throw;
   } catch (const std::exception& error) {
     if (communicator.epoch() == epoch) {
       communicator.fail(error.what());

@@ -98,57 +98,48 @@ void Trainer::train_step() {
   ++summary_.num_steps;
 
   const LocalLoss local = forward_and_backward();
-  const StepReport report = exchange(
+  last_report_ = exchange(
       group_,
       {.loss_sum = local.sum,
        .num_tokens = local.num_tokens,
        .peak_tensor_bytes = static_cast<double>(peak_tensor_bytes())},
       summary_.seconds + seconds_since(start));
-  bool skip = must_skip(report);
-  double norm = std::numeric_limits<double>::quiet_NaN();
-  if (!skip) {
-    const double limit = options_.clip > 0
-                             ? options_.clip
-                             : std::numeric_limits<double>::infinity();
-    norm = clip_grad_norm_(*model_.module, limit);
-    check_norm(norm);
-    skip = !std::isfinite(norm);
-  }
+  progress_ = progress(options_, summary_.num_steps, last_report_.seconds);
 
+  StepMetrics metrics;
+  metrics.grad_norm = agreed_norm(last_report_);
+  metrics.skipped = !std::isfinite(metrics.grad_norm);
   const Clock::time_point optim_start = Clock::now();
-  if (!skip) {
+  if (!metrics.skipped) {
     optimizer_->step();
   }
   optimizer_->zero_grad();
-  const double optim_seconds = seconds_since(optim_start);
-  const double step_seconds = seconds_since(start);
+  metrics.optim_ms = seconds_since(optim_start) * 1e3;
+  metrics.step_ms = seconds_since(start) * 1e3;
   const RuntimeCounters after = runtime_counters(*model_.module);
+  metrics.wait_ms = after.wait_ms - before.wait_ms;
+  metrics.reduce_ms = after.reduce_ms - before.reduce_ms;
+  account(metrics);
+}
 
-  progress_ = progress(options_, summary_.num_steps, report.seconds);
-  summary_.num_skipped += skip ? 1 : 0;
-  summary_.num_tokens += report.num_tokens();
-  summary_.seconds += step_seconds;
-  summary_.wait_seconds += (after.wait_ms - before.wait_ms) / 1e3;
-  summary_.reduce_seconds += (after.reduce_ms - before.reduce_ms) / 1e3;
-  summary_.optim_seconds += optim_seconds;
-  summary_.loss = report.loss();
-  last_report_ = report;
-  const StepMetrics metrics{
-      .step = summary_.num_steps,
-      .loss = report.loss(),
-      .grad_norm = norm,
-      .lr = optimizer_->lr(),
-      .tokens_per_s = static_cast<double>(report.num_tokens()) / step_seconds,
-      .step_ms = step_seconds * 1e3,
-      .wait_ms = after.wait_ms - before.wait_ms,
-      .reduce_ms = after.reduce_ms - before.reduce_ms,
-      .optim_ms = optim_seconds * 1e3,
-      .peak_tensor_bytes = report.peak_tensor_bytes(),
-      .skipped = skip,
-      .progress = progress_,
-      .seconds_left =
-          progress_ > 0 ? summary_.seconds * (1 - progress_) / progress_ : 0,
-  };
+void Trainer::account(StepMetrics metrics) {
+  const auto num_tokens = static_cast<double>(last_report_.num_tokens());
+  summary_.num_skipped += metrics.skipped ? 1 : 0;
+  summary_.num_tokens += last_report_.num_tokens();
+  summary_.seconds += metrics.step_ms / 1e3;
+  summary_.wait_seconds += metrics.wait_ms / 1e3;
+  summary_.reduce_seconds += metrics.reduce_ms / 1e3;
+  summary_.optim_seconds += metrics.optim_ms / 1e3;
+  summary_.loss = last_report_.loss();
+
+  metrics.step = summary_.num_steps;
+  metrics.loss = summary_.loss;
+  metrics.lr = optimizer_->lr();
+  metrics.tokens_per_s = num_tokens / (metrics.step_ms / 1e3);
+  metrics.peak_tensor_bytes = last_report_.peak_tensor_bytes();
+  metrics.progress = progress_;
+  metrics.seconds_left =
+      progress_ > 0 ? summary_.seconds * (1 - progress_) / progress_ : 0;
   tell([&](TrainObserver* o) { o->on_step(metrics); });
 }
 
@@ -189,28 +180,26 @@ Batch Trainer::micro_batch(std::int64_t index) const {
   return read_windows(*corpus_.train, begins, options_.seq);
 }
 
-bool Trainer::must_skip(const StepReport& report) const {
+double Trainer::agreed_norm(const StepReport& report) {
   const std::vector<int> ranks = report.nonfinite_ranks();
-  if (!ranks.empty() && !options_.skip_nonfinite) {
-    throw Error(
-        rank_prefix(group_.rank()) + "step " +
-        std::to_string(summary_.num_steps) + ": the loss of " +
-        name_ranks(ranks) +
-        " is not finite, the weights were left as they were; lower --lr, or "
-        "give --skip-nonfinite to skip such steps");
+  double norm = std::numeric_limits<double>::quiet_NaN();
+  if (ranks.empty()) {
+    const double limit = options_.clip > 0
+                             ? options_.clip
+                             : std::numeric_limits<double>::infinity();
+    norm = clip_grad_norm_(*model_.module, limit);
   }
-  return !ranks.empty();
-}
-
-void Trainer::check_norm(double norm) const {
   if (!std::isfinite(norm) && !options_.skip_nonfinite) {
-    throw Error(
+    throw AgreedError(
         rank_prefix(group_.rank()) + "step " +
-        std::to_string(summary_.num_steps) +
-        ": the gradient norm is not finite though every rank's loss is, the "
-        "weights were left as they were; lower --lr, or give "
+        std::to_string(summary_.num_steps) + ": " +
+        (ranks.empty()
+             ? "the gradient norm is not finite though every rank's loss is"
+             : "the loss of " + name_ranks(ranks) + " is not finite") +
+        ", the weights were left as they were; lower --lr, or give "
         "--skip-nonfinite to skip such steps");
   }
+  return norm;
 }
 
 void Trainer::validate_if_due() {

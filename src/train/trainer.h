@@ -52,12 +52,13 @@ class Trainer {
   void train_step();
   LocalLoss forward_and_backward();
   Batch micro_batch(std::int64_t index) const;
-  bool must_skip(const StepReport& report) const;
-  void check_norm(double norm) const;
+  /// The global gradient norm, after clipping by it; NaN if a loss is not
+  /// finite. Throws unless it is finite or may be skipped.
+  double agreed_norm(const StepReport& report);
+  void account(StepMetrics metrics);
   bool is_over() const;
   void validate_if_due();
   void finish();
-  void tell_start();
   template <typename Call>
   void tell(Call&& call);
 

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -16,6 +17,8 @@ namespace {
 
 constexpr std::int32_t kMagic = 20240520;
 constexpr std::int32_t kVersion = 1;
+/// Files of any size are opened at once; the rest is checked when it is read.
+constexpr std::int64_t kCheckedAtOnce = 1'000'000;
 constexpr std::size_t kHeaderBytes = 256 * sizeof(std::int32_t);
 
 [[noreturn]] void fail(
@@ -64,16 +67,19 @@ class MappedFile {
 class TokenFile final : public TokenSource {
  public:
   TokenFile(const std::filesystem::path& path, std::int64_t vocab_size)
-      : file_(path) {
-    read_header(path);
-    check_tokens(path, vocab_size);
+      : path_(path), vocab_size_(vocab_size), file_(path) {
+    read_header();
+    const std::int64_t some = std::min(num_tokens_, kCheckedAtOnce);
+    for (std::int64_t i = 0; i < some; ++i) {
+      checked(i);
+    }
   }
 
   std::int64_t size() const override { return num_tokens_; }
 
   void copy(std::int64_t begin, std::span<std::int64_t> out) const override {
     for (std::int64_t& token : out) {
-      token = at(begin++);
+      token = checked(begin++);
     }
   }
 
@@ -87,7 +93,7 @@ class TokenFile final : public TokenSource {
     return token;
   }
 
-  void read_header(const std::filesystem::path& path) {
+  void read_header() {
     std::array<std::int32_t, 3> header{};
     if (file_.size() >= kHeaderBytes) {
       std::memcpy(header.data(), file_.data(), sizeof header);
@@ -95,7 +101,7 @@ class TokenFile final : public TokenSource {
     if (header[0] == kMagic) {
       if (header[1] != kVersion) {
         fail(
-            path,
+            path_,
             "version " + std::to_string(header[1]) + " of llm.c's format, " +
                 "expected " + std::to_string(kVersion));
       }
@@ -105,32 +111,32 @@ class TokenFile final : public TokenSource {
     num_tokens_ = static_cast<std::int64_t>(bytes / sizeof(std::uint16_t));
     if (bytes % sizeof(std::uint16_t) != 0) {
       fail(
-          path,
+          path_,
           std::to_string(file_.size()) +
               " bytes are no whole number of 16-bit tokens");
     }
     if (offset_ != 0 && header[2] != num_tokens_) {
       fail(
-          path,
+          path_,
           "its header promises " + std::to_string(header[2]) +
               " tokens, the file holds " + std::to_string(num_tokens_));
     }
   }
 
-  void check_tokens(
-      const std::filesystem::path& path, std::int64_t vocab_size) const {
-    for (std::int64_t i = 0; i < num_tokens_; ++i) {
-      if (at(i) >= vocab_size) {
-        fail(
-            path,
-            "token " + std::to_string(i) + " is " + std::to_string(at(i)) +
-                ", but the model's vocabulary holds " +
-                std::to_string(vocab_size) +
-                ": use a preset with a larger one");
-      }
+  std::int64_t checked(std::int64_t index) const {
+    const std::int64_t token = at(index);
+    if (token >= vocab_size_) {
+      fail(
+          path_,
+          "token " + std::to_string(index) + " is " + std::to_string(token) +
+              ", but the model's vocabulary holds " +
+              std::to_string(vocab_size_) + ": use a preset with a larger one");
     }
+    return token;
   }
 
+  std::filesystem::path path_;
+  std::int64_t vocab_size_;
   MappedFile file_;
   std::size_t offset_ = 0;
   std::int64_t num_tokens_ = 0;

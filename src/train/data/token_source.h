@@ -36,7 +36,8 @@ class ByteSource final : public TokenSource {
 /// A token file by memory map: nanoGPT's (raw uint16) or llm.c's (a header of
 /// 256 int32 that begins with magic 20240520, version 1 and the token count,
 /// then uint16). Throws DataError if it cannot be read, if its length does not
-/// fit the header, or if any token is not below `vocab_size`.
+/// fit the header, or if one of its first million tokens is not below
+/// `vocab_size`; copy() throws it for the others.
 std::shared_ptr<const TokenSource> open_token_file(
     const std::filesystem::path& path, std::int64_t vocab_size);
 

@@ -147,6 +147,7 @@ TEST_F(TrainCommand, MistakesInFlagsAreOneLineAndStatusTwo) {
       alone({"--preset", "byte"}),
       2,
       "fsdp train: --preset 'byte' is unknown: use one of seed, mid, bytes, "
+      "words, "
       "tiny; the nearest is 'bytes'");
   expect_error(
       alone({"--backend", "mpi"}),

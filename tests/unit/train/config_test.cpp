@@ -58,7 +58,8 @@ TEST(Config, UnknownSettingNamesTheNearest) {
       "'microbatch' is no setting of fsdp train: the nearest is 'micro-batch'");
   EXPECT_EQ(
       error_of({{"preset", "seeds"}}),
-      "--preset 'seeds' is unknown: use one of seed, mid, bytes, tiny; the "
+      "--preset 'seeds' is unknown: use one of seed, mid, bytes, words, tiny; "
+      "the "
       "nearest is 'seed'");
 }
 
@@ -122,6 +123,9 @@ TEST(Config, SettingsWithoutEffectAreErrors) {
 }
 
 TEST(Config, ContradictionsAreErrors) {
+  EXPECT_EQ(
+      error_of({{"preset", "words"}}),
+      "preset words trains on token files: name them with --data");
   EXPECT_EQ(
       error_of({{"steps", "0"}}),
       "nothing says when to stop: give --steps or --minutes");

@@ -187,6 +187,16 @@ TEST_F(Data, TokenFileErrorsNameThePathAndWhatIsWrong) {
   EXPECT_EQ(error_of(path), "--data '" + path + "': the folder holds no file");
 }
 
+TEST_F(Data, TokensBeyondTheFirstMillionAreCheckedWhenRead) {
+  std::vector<std::uint16_t> values(1'100'000, 7);
+  values[1'000'500] = 300;
+  const auto source = open_token_file(write("long.bin", tokens(values)), 256);
+  std::vector<std::int64_t> window(1000);
+  source->copy(999'000, window);
+  EXPECT_EQ(window.back(), 7);
+  EXPECT_THROW(source->copy(1'000'000, window), DataError);
+}
+
 TEST_F(Data, DefaultTextIsBesideTheRunningLibTorch) {
   EXPECT_TRUE(fs::exists(default_text_folder() / "__init__.py"));
 }

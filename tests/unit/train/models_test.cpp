@@ -39,6 +39,12 @@ TEST(Models, BytesPresetHasAboutThreeMillionParameters) {
   EXPECT_LT(count, 3'500'000);
 }
 
+TEST(Models, EveryPresetHasASoundShape) {
+  for (const Preset& preset : presets()) {
+    EXPECT_NO_THROW(check_shape(preset.shape)) << preset.name;
+  }
+}
+
 TEST(Models, TyingSavesTheOutputHead) {
   ModelShape tied = small_decoder();
   tied.tied = true;

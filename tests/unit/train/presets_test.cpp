@@ -18,7 +18,8 @@ TEST(Presets, UnknownNameListsTheValidOnesAndTheNearest) {
   } catch (const ConfigError& error) {
     EXPECT_STREQ(
         error.what(),
-        "--preset 'Byte' is unknown: use one of seed, mid, bytes, tiny; the "
+        "--preset 'Byte' is unknown: use one of seed, mid, bytes, words, tiny; "
+        "the "
         "nearest is 'bytes'");
   }
 }
