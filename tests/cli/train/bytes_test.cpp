@@ -18,6 +18,8 @@ class Bytes : public TrainTest {
                  "bytes",
                  "--steps",
                  "300",
+                 "--batch",
+                 "8",
                  "--dtype",
                  dtype,
                  "--evals",
