@@ -13,6 +13,8 @@ function(add_fsdp_test name)
     set(T_PROCESSORS 1)
   endif()
   add_executable(${name} ${T_SOURCES})
+  # Half the time to compile, and no test measures its own code.
+  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
   target_include_directories(${name} PRIVATE
     "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}/tests")
   target_link_libraries(${name} PRIVATE ${T_LIBS} GTest::gmock GTest::gtest_main fsdp_warnings)

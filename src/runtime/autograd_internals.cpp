@@ -63,6 +63,24 @@ std::vector<std::shared_ptr<BackwardListener>> living_listeners() {
   return living;
 }
 
+bool is_pinned_accumulator(autograd::Node& node) {
+  const auto& hooks = node.pre_hooks();
+  return std::any_of(hooks.begin(), hooks.end(), [](const auto& hook) {
+    return dynamic_cast<const CallBefore*>(hook.get()) != nullptr;
+  });
+}
+
+// What is differentiated by name gets no reduction.
+void refuse_sharded_params(const autograd::edge_list& outputs) {
+  for (const auto& edge : outputs) {
+    if (edge.function && is_pinned_accumulator(*edge.function)) {
+      throw UsageError(
+          "autograd::grad() and backward(inputs) cannot give the gradient of a "
+          "sharded parameter; call backward() without inputs and read .grad");
+    }
+  }
+}
+
 // LibTorch's engine, with word of the beginning and end of each backward: a
 // queued engine callback would not run after an exception, and runs too early
 // when a nested backward (reentrant checkpoint) queued it.
@@ -77,6 +95,7 @@ class ListeningEngine final : public autograd::Engine {
       bool create_graph,
       bool accumulate_grad,
       const autograd::edge_list& outputs) override {
+    refuse_sharded_params(outputs);
     if (in_backward()) {
       return Engine::execute(
           roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
@@ -98,6 +117,16 @@ class ListeningEngine final : public autograd::Engine {
   }
 };
 
+// LibTorch 2.13 counts nodes itself, earlier ones with std::shared_ptr.
+template <typename... T>
+auto weak(const c10::intrusive_ptr<T...>& node) {
+  return c10::weak_intrusive_ptr<T...>(node);
+}
+template <typename T>
+auto weak(const std::shared_ptr<T>& node) {
+  return std::weak_ptr<T>(node);
+}
+
 autograd::Engine& listening_engine() {
   // Never destroyed: device threads may outlive main, as in LibTorch itself.
   static auto* engine = new ListeningEngine();
@@ -115,12 +144,17 @@ PinnedAccumulator::PinnedAccumulator(
     std::function<void()> before,
     std::function<void()> after)
     : impl_(std::make_unique<Impl>()) {
+  install(parameter); // none yet: makes place for a new one
   impl_->node = autograd::impl::grad_accumulator(parameter);
   impl_->node->add_pre_hook(std::make_unique<CallBefore>(std::move(before)));
   impl_->node->add_post_hook(std::make_unique<CallAfter>(std::move(after)));
 }
 
 PinnedAccumulator::~PinnedAccumulator() = default;
+
+void PinnedAccumulator::install(const at::Tensor& parameter) const {
+  autograd::impl::set_grad_accumulator(parameter, weak(impl_->node));
+}
 
 void become(const at::Tensor& target, const at::Tensor& source) {
   target.unsafeGetTensorImpl()->shallow_copy_from(source.getIntrusivePtr());

@@ -11,20 +11,23 @@
 
 namespace fsdp {
 
-/// Holds a parameter's AccumulateGrad node alive, so that every graph uses this
-/// one whatever the parameter's TensorImpl holds in between, with a callback
-/// before and after it runs. A gradient of another shape than the parameter had
-/// when the node was made is rejected by autograd.
+/// An AccumulateGrad node of a parameter that is kept alive, so that every
+/// graph uses it whatever the parameter's TensorImpl shows in between, with a
+/// callback before and after it runs. A gradient of another shape than the
+/// parameter had when the node was made is rejected by autograd.
 class PinnedAccumulator {
  public:
-  /// `parameter` is a leaf that requires grad, in its unsharded state. `before`
-  /// runs when all its gradients of a backward have come, before they are added
-  /// to .grad; `after` once they are (.grad may be undefined).
+  /// `parameter` is a leaf that requires grad. Graphs made from now on use this
+  /// node. `before` runs when all its gradients of a backward have come, before
+  /// they are added to .grad; `after` once they are (.grad may be undefined).
   PinnedAccumulator(
       const at::Tensor& parameter,
       std::function<void()> before,
       std::function<void()> after);
   ~PinnedAccumulator();
+
+  /// Graphs of `parameter` made from now on use this node again.
+  void install(const at::Tensor& parameter) const;
 
  private:
   struct Impl;
@@ -40,8 +43,8 @@ void bump_version(const at::Tensor& tensor);
 /// True inside a hook or a recomputation of a running backward.
 bool in_backward();
 
-/// What the autograd engine tells about each outermost backward() of the calling
-/// thread. Called on the thread that called backward().
+/// What the autograd engine tells about each outermost backward() of the
+/// calling thread. Called on the thread that called backward().
 class BackwardListener {
  public:
   virtual ~BackwardListener() = default;

@@ -30,13 +30,18 @@ void check_policy(const MixedPrecisionPolicy& policy) {
   }
 }
 
+std::string type_name(const torch::nn::Module& module) {
+  const auto* hooked = dynamic_cast<const detail::HookedBase*>(&module);
+  return hooked ? hooked->fsdp_type_name() : module.name();
+}
+
 detail::HookedBase& check_module(
     torch::nn::Module& module,
     const FullyShardOptions& options) {
   auto* hooked = dynamic_cast<detail::HookedBase*>(&module);
   if (!hooked) {
     throw UsageError(
-        "fully_shard: module '" + module.name() +
+        "fully_shard: module '" + type_name(module) +
         "' has no hooks around its forward; declare it with FSDP_MODULE(Name) "
         "in place of TORCH_MODULE(Name), hold a stock module as "
         "fsdp::HookedHolder<torch::nn::LinearImpl>, and shard the elements of a "
@@ -44,7 +49,7 @@ detail::HookedBase& check_module(
   }
   if (hooked->fsdp_hooks()) {
     throw UsageError(
-        "fully_shard was already applied to this module ('" + module.name() +
+        "fully_shard was already applied to this module ('" + type_name(module) +
         "'); apply it once");
   }
   if (!options.mesh) {
@@ -65,7 +70,7 @@ Unit& require_unit(const torch::nn::Module& module, const char* caller) {
   if (!unit) {
     throw UsageError(
         std::string(caller) + ": fully_shard was not called on module '" +
-        module.name() + "'");
+        type_name(module) + "'");
   }
   return *unit;
 }
@@ -89,7 +94,7 @@ void for_each_unit(torch::nn::Module& module, bool recurse, const F& f) {
   }
   if (!any) {
     throw UsageError(
-        "no unit in module '" + module.name() +
+        "no unit in module '" + type_name(module) +
         "' or below it; call fully_shard first");
   }
 }

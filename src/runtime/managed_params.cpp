@@ -102,6 +102,11 @@ class Finder {
           where + " is on device " + param.device().str() + ", the mesh on " +
           options_.mesh->device_type() + "; move the module to the mesh's device");
     }
+    if (param.is_quantized()) {
+      throw UsageError(
+          where + " of dtype " + c10::toString(param.scalar_type()) +
+          " cannot be sharded; keep it as a buffer");
+    }
     const DType dtype = to_dtype(param.scalar_type());
     if (param.requires_grad() && !is_real_floating(dtype)) {
       throw UsageError(

@@ -8,6 +8,7 @@
 
 #include <utility>
 
+#include "comm/error_text.h"
 #include "fsdp/error.h"
 #include "runtime/param_registry.h"
 #include "runtime/scalar_type.h"
@@ -46,7 +47,7 @@ ShardedParam::ShardedParam(
   // A copy: a view would keep the full parameter alive.
   local_ = registered_.detach().narrow(0, range.begin, range.length).clone();
   registered_.mutable_grad().reset();
-  become(registered_, local_);
+  show_shard();
   make_unsharded_tensor();
   register_sharded_param(registered_, this);
 }
@@ -86,6 +87,27 @@ std::string ShardedParam::not_gathered_text() const {
       "or unshard() it first";
 }
 
+// A loss over the shard itself, by a forward past the hooks, would give a local
+// gradient that nobody reduces.
+void ShardedParam::show_shard() {
+  become(registered_, local_);
+  if (!registered_.requires_grad()) {
+    return;
+  }
+  if (shard_guard_) {
+    shard_guard_->install(registered_);
+    return;
+  }
+  // The graph may outlive this.
+  const auto refuse = [parameter = registered_] {
+    if (const ShardedParam* param = find_sharded_param(parameter)) {
+      throw UsageError(param->not_gathered_text());
+    }
+  };
+  shard_guard_ =
+      std::make_unique<PinnedAccumulator>(registered_, refuse, [] {});
+}
+
 void ShardedParam::make_unsharded_tensor() {
   c10::InferenceMode inference_off(false);
   const auto device = local_.device();
@@ -112,7 +134,12 @@ void ShardedParam::to_unsharded(
       at::DataPtr(const_cast<std::byte*>(data), local_.device()));
   become(registered_, unsharded_);
   is_unsharded_ = true;
-  if (!accumulator_ && registered_.requires_grad()) {
+  if (!registered_.requires_grad()) {
+    return;
+  }
+  if (accumulator_) {
+    accumulator_->install(registered_);
+  } else {
     accumulator_ = std::make_unique<PinnedAccumulator>(
         registered_, hooks.before, hooks.after);
   }
@@ -124,12 +151,19 @@ void ShardedParam::to_sharded() {
   // Without the text a read of the empty storage would end the process.
   storage->release_data_and_set_meta_custom_data_ptr_error_msg_(
       not_gathered_text());
-  become(registered_, local_);
+  show_shard();
   is_unsharded_ = false;
 }
 
 bool ShardedParam::adopt_user_changes() {
   if (is_unsharded_) {
+    if (registered_.storage().unsafeGetStorageImpl() !=
+        unsharded_.storage().unsafeGetStorageImpl()) {
+      throw UsageError(
+          rank_prefix(group_.rank()) + describe() +
+          " was replaced (by to(), a load or set_data) while it was gathered, "
+          "which would be lost; reshard() its unit first");
+    }
     return false;
   }
   const bool untouched =
@@ -154,10 +188,10 @@ bool ShardedParam::adopt_user_changes() {
     c10::InferenceMode inference_off(false);
     c10::AutoGradMode grad_off(false);
     local_ = registered_.detach().contiguous();
-    become(registered_, local_);
+    shard_guard_.reset(); // of the former dtype
+    show_shard();
   }
   if (compute_dtype() == previous) {
-    // set_data drops the variable's accumulator; ours must be made anew.
     accumulator_.reset();
     return false;
   }
@@ -180,7 +214,7 @@ void ShardedParam::take_grad() {
   registered_.mutable_grad().reset();
   if (grad.is_sparse()) {
     throw UsageError(
-        describe() +
+        rank_prefix(group_.rank()) + describe() +
         " has a sparse gradient, which cannot be reduced; make the embedding "
         "with sparse(false)");
   }

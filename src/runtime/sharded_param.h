@@ -111,13 +111,15 @@ class ShardedParam {
   std::int64_t row_numel_ = 1;
   bool is_unsharded_ = false;
   at::Tensor unsharded_; ///< on the persistent storage
-  std::unique_ptr<PinnedAccumulator> accumulator_;
+  std::unique_ptr<PinnedAccumulator> accumulator_; ///< while unsharded
+  std::unique_ptr<PinnedAccumulator> shard_guard_; ///< while sharded: throws
 
   at::Tensor put_aside_; ///< sharded, of earlier backwards
   at::Tensor taken_; ///< full, compute dtype, of this backward
   at::Tensor kept_; ///< full, reduce dtype, of backwards without sync
   at::Tensor reduced_; ///< sharded, of this backward
 
+  void show_shard();
   void make_unsharded_tensor();
   std::string not_gathered_text() const;
 };

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "comm/error_text.h"
 #include "fsdp/error.h"
 
 namespace fsdp {
@@ -114,6 +115,12 @@ void Unit::post_forward(const std::vector<at::Tensor*>& outputs) {
     cast_outputs(outputs);
     return;
   }
+  if (!tree_->in_forward()) {
+    throw UsageError(
+        rank_prefix(tree_->engine().communicator().rank()) +
+        "an exception was caught inside the forward of " + group_.describe() +
+        ", where a unit had failed: let it pass, and catch it outside");
+  }
   if (c10::GradMode::is_enabled() && open_use_) {
     open_use_->number = tree_->record_use(*this);
     ++num_uses_;
@@ -204,8 +211,8 @@ void Unit::hook_outputs(const std::vector<at::Tensor*>& outputs) {
     if (!output->is_leaf()) {
       output->register_hook(hook);
     }
-    // An in-place change of a view gives it a new grad_fn, which loses the hook;
-    // its base keeps one.
+    // An in-place change of a view gives it a new grad_fn, which loses the
+    // hook; its base keeps one.
     if (output->is_view()) {
       const at::Tensor base(output->_base());
       if (base.requires_grad() && !base.is_leaf()) {
@@ -217,8 +224,8 @@ void Unit::hook_outputs(const std::vector<at::Tensor*>& outputs) {
 
 // Note [Order of collectives]: every rank must begin the same gathers and
 // reductions in the same order, also when a parameter has a gradient on some
-// ranks only. So gradients that arrive start no reduction, and a deferred gather
-// begins at the latest before whatever may begin another collective.
+// ranks only. So gradients that arrive start no reduction, and a deferred
+// gather begins at the latest before whatever may begin another collective.
 void Unit::pre_backward(const std::shared_ptr<Use>& use) {
   tree_->begin_backward();
   tree_->set_current_unit(group_.describe());
@@ -247,8 +254,8 @@ void Unit::before_grad() {
   }
   if (!ever_used_with_grad_) {
     throw UsageError(
-        "[rank " + std::to_string(tree_->engine().communicator().rank()) +
-        "] a gradient came for " + group_.describe() +
+        rank_prefix(tree_->engine().communicator().rank()) +
+        "a gradient came for " + group_.describe() +
         ", whose forward was called past its hooks; call it through its holder "
         "(block(x), block->forward(x)), or as Block::Impl where its Impl is "
         "named");

@@ -155,6 +155,7 @@ void UnitTree::backward_ended() {
   uses_.clear();
   deferred_use_ = -1;
   backward_active_ = false;
+  current_unit_.clear();
 }
 
 void UnitTree::backward_failed() noexcept {
@@ -177,6 +178,7 @@ void UnitTree::fail(const std::string& where) noexcept {
   }
   depth_ = 0;
   forward_order_.clear();
+  recorded_order_.clear(); // another one on each rank, after a mismatch
   uses_.clear();
   backward_active_ = false;
   deferred_use_ = -1;
