@@ -51,8 +51,8 @@ std::shared_ptr<fsdp::Work> gather(ProcessGroup& group, float* data) {
       "weights");
 }
 
-const std::map<std::string, Way>& ways() {
-  static const std::map<std::string, Way> all = {
+std::map<std::string, Way> ways_with_every_call_over() {
+  return {
       {"return",
        {0,
         [](ProcessGroup group) {
@@ -77,6 +77,11 @@ const std::map<std::string, Way>& ways() {
           group.barrier("the last step");
           throw std::runtime_error("as intended");
         }}},
+  };
+}
+
+std::map<std::string, Way> ways_amid_a_call() {
+  return {
       {"return_amid_a_call",
        {0,
         [](ProcessGroup group) {
@@ -106,6 +111,11 @@ const std::map<std::string, Way>& ways() {
           }
           exit(0);
         }}},
+  };
+}
+
+std::map<std::string, Way> ways_with_statics_and_failures() {
+  return {
       {"return_with_a_static_group",
        {0,
         [](ProcessGroup group) {
@@ -135,6 +145,15 @@ const std::map<std::string, Way>& ways() {
           return 3;
         }}},
   };
+}
+
+const std::map<std::string, Way>& ways() {
+  static const std::map<std::string, Way> all = [] {
+    auto ways = ways_with_every_call_over();
+    ways.merge(ways_amid_a_call());
+    ways.merge(ways_with_statics_and_failures());
+    return ways;
+  }();
   return all;
 }
 
