@@ -50,7 +50,9 @@ std::string refusal(
     EXPECT_EQ(param.sizes(), value.sizes());
     EXPECT_TRUE(param.is_meta() || at::equal(param, value));
     EXPECT_EQ(param.grad().defined(), param.requires_grad());
-    param.mutable_grad().reset();
+  }
+  for (const auto& before : all) { // a tied parameter is there twice
+    before.param.mutable_grad().reset();
   }
   return text;
 }
@@ -146,12 +148,12 @@ TEST(FullyShard, RefusesAParameterThatTwoUnitsReach) {
 TEST(FullyShard, RefusesParametersThatCannotBeSharded) {
   with_ranks(2, [](const ProcessGroup& world) {
     const FullyShardOptions options{.mesh = shard_mesh(world)};
-    One scalar(at::tensor(2.0f));
+    One scalar(at::full({}, 2.0f));
     EXPECT_EQ(
         refusal(scalar.ptr(), options),
         "fully_shard: parameter 'w' has no dimension to shard; make it a "
         "tensor of one element, shape [1]");
-    scalar(at::tensor(3.0f)).backward();
+    scalar(at::full({}, 3.0f)).backward();
     EXPECT_EQ(scalar->w.grad().item<float>(), 3.0f);
 
     EXPECT_EQ(
