@@ -2,6 +2,7 @@
 // One call of a Gloo communicator, from the thread that issues it to the worker
 // that carries it out.
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -27,6 +28,7 @@ struct Operation {
   bool has_data = false;   ///< not a mere meeting
   bool is_failure = false; ///< tells the peers `failure_line`, nothing else
   std::string failure_line;
+  std::chrono::system_clock::time_point failed_at;
 
   // Guarded by GlooWorker's mutex.
   enum class State { kQueued, kMoving, kDone };

@@ -127,6 +127,7 @@ void GlooWorker::fail(std::string_view what) noexcept {
     auto operation = std::make_shared<Operation>();
     operation->is_failure = true;
     operation->failure_line = failure_line(rank_, what, kFailureBytes);
+    operation->failed_at = std::chrono::system_clock::now();
     const auto error = std::make_exception_ptr(PeerError(
         rank_prefix(rank_) + "this rank failed before the call was made: " +
         operation->failure_line));
@@ -213,7 +214,8 @@ void GlooWorker::carry_out(Operation& operation) {
   }
   try {
     if (operation.is_failure) {
-      exchange_.announce_failure(operation.failure_line, epoch);
+      exchange_.announce_failure(
+          operation.failure_line, operation.failed_at, epoch);
       end_epoch(operation, nullptr);
       return;
     }

@@ -33,10 +33,6 @@ enum class Kind : std::uint8_t {
   kLeft,
 };
 
-std::int64_t wall_clock() {
-  return std::chrono::system_clock::now().time_since_epoch().count();
-}
-
 } // namespace
 
 struct PeerExchange::Message {
@@ -44,7 +40,7 @@ struct PeerExchange::Message {
   std::int32_t who = 0;
   std::uint64_t epoch = 0;
   std::uint64_t num_received = 0; ///< messages of the receiver's, so far
-  std::int64_t sent_at = 0;
+  std::int64_t failed_at = 0;
   WireRequest request;
   std::uint32_t text_bytes = 0;
   char text[kTextBytes] = {};
@@ -212,19 +208,21 @@ std::vector<WireRequest> PeerExchange::exchange(
 void PeerExchange::end_epoch(const std::vector<Message>& failures) const {
   const Message& first = *std::min_element(
       failures.begin(), failures.end(), [](const Message& a, const Message& b) {
-        return std::pair(a.sent_at, a.who) < std::pair(b.sent_at, b.who);
+        return std::pair(a.failed_at, a.who) < std::pair(b.failed_at, b.who);
       });
   throw EpochEnded{std::make_exception_ptr(
       PeerError(peer_failed_text(rank_, first.who, first.words())))};
 }
 
 void PeerExchange::announce_failure(
-    std::string_view line, std::uint64_t epoch) {
+    std::string_view line,
+    std::chrono::system_clock::time_point failed_at,
+    std::uint64_t epoch) {
   Message message;
   message.kind = Kind::kFailed;
   message.who = rank_;
   message.epoch = epoch;
-  message.sent_at = wall_clock();
+  message.failed_at = failed_at.time_since_epoch().count();
   message.say(line);
   tell_all(message);
 }

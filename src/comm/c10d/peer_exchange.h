@@ -63,7 +63,10 @@ class PeerExchange {
       const WireRequest& request, std::uint64_t epoch);
 
   /// Tells the peers that this rank has failed. Does not wait for them.
-  void announce_failure(std::string_view line, std::uint64_t epoch);
+  void announce_failure(
+      std::string_view line,
+      std::chrono::system_clock::time_point failed_at,
+      std::uint64_t epoch);
 
   // Data of the call, after exchange(). `bytes` may be 0 on both sides.
   void send(int peer, const void* data, std::size_t bytes);
