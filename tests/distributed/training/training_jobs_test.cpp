@@ -110,7 +110,7 @@ TEST_P(KilledRank, EndsTheJobWithinSecondsAndIsNamed) {
   ChildProcess job(launch(
       {"-n", "4"},
       train({"--steps", "1000000", "--backend", GetParam()})));
-  ASSERT_TRUE(job.wait_for_output("step 2 ", 60s)) << job.err();
+  ASSERT_TRUE(job.wait_for_output("step 1 ", 60s)) << job.err();
   const auto killed_at = SteadyClock::now();
   ASSERT_EQ(kill(rank_process(job, 2), SIGKILL), 0);
   const ProcessResult result = job.wait(20s);
