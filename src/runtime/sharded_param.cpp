@@ -81,7 +81,7 @@ std::string ShardedParam::describe() const {
 }
 
 std::string ShardedParam::not_gathered_text() const {
-  return "[rank " + std::to_string(group_.rank()) + "] " + describe() +
+  return rank_prefix(group_.rank()) + describe() +
       " is used while it is not gathered: outside its unit's forward and "
       "backward, or past the unit's hooks; call the unit through its holder, "
       "or unshard() it first";
@@ -177,7 +177,7 @@ bool ShardedParam::adopt_user_changes() {
   }
   if (registered_.sizes() != local_.sizes()) {
     throw UsageError(
-        "[rank " + std::to_string(group_.rank()) + "] " + describe() +
+        rank_prefix(group_.rank()) + describe() +
         " was replaced by a tensor of shape " +
         sizes_text(registered_.sizes()) + ", its shard has shape " +
         sizes_text(local_.sizes()) +

@@ -38,7 +38,6 @@ class Unit final : public detail::ForwardHooks,
   const ParamGroup& group() const { return group_; }
   const std::string& name() const { return group_.unit; }
   UnitTree& tree() const { return *tree_; }
-  const std::shared_ptr<UnitTree>& shared_tree() const { return tree_; }
   void join(std::shared_ptr<UnitTree> tree, const std::string& name);
 
   void pre_forward(
@@ -58,7 +57,6 @@ class Unit final : public detail::ForwardHooks,
   }
 
   // The end of a backward, called by the tree on all its units.
-  bool in_this_backward() const { return in_this_backward_; }
   /// Starts the reduction unless it has been; also of gradients that came late.
   void reduce_leftovers();
   void end_backward();

@@ -25,7 +25,6 @@ class UnitTree final : public BackwardListener,
       : engine_(std::move(engine)) {}
 
   ShardEngine& engine() const { return *engine_; }
-  const std::shared_ptr<ShardEngine>& shared_engine() const { return engine_; }
   /// Root first, in the order of named_modules.
   const std::vector<Unit*>& units() const { return units_; }
   void set_units(std::vector<Unit*> units) { units_ = std::move(units); }
