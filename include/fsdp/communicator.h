@@ -20,6 +20,7 @@
 // Work's wait(), returns.
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -110,12 +111,12 @@ class Communicator {
   /// `output + sum(counts[0..r))` on every rank. counts.size() == size();
   /// counts may be 0 and uneven and are equal on all ranks. `input` may be the
   /// rank's own place in `output`. Every dtype.
-  virtual std::shared_ptr<Work> all_gather(
+  std::shared_ptr<Work> all_gather(
       const void* input,
       void* output,
       std::span<const std::int64_t> counts,
       DType dtype,
-      std::string_view subject) = 0;
+      std::string_view subject);
 
   /// [collective] `input` holds sum(counts) elements of `input_dtype` on every
   /// rank; rank r receives the reduction of its counts[r] elements in
@@ -123,30 +124,30 @@ class Communicator {
   /// input's). kSum and kAvg: float32, float64, bfloat16, float16, and kSum of
   /// int64; kMax: float32, int64. Anything else throws UsageError naming dtype
   /// and operation, on every rank, before data moves.
-  virtual std::shared_ptr<Work> reduce_scatter(
+  std::shared_ptr<Work> reduce_scatter(
       const void* input,
       DType input_dtype,
       void* output,
       DType output_dtype,
       std::span<const std::int64_t> counts,
       ReduceOp op,
-      std::string_view subject) = 0;
+      std::string_view subject);
 
   /// [collective] In place; dtypes and operations as for reduce_scatter.
-  virtual void all_reduce(
+  void all_reduce(
       void* data,
       std::int64_t numel,
       DType dtype,
       ReduceOp op,
-      std::string_view subject) = 0;
+      std::string_view subject);
 
   /// [collective] Every dtype; `root` in [0, size()).
-  virtual void broadcast(
+  void broadcast(
       void* data,
       std::int64_t numel,
       DType dtype,
       int root,
-      std::string_view subject) = 0;
+      std::string_view subject);
 
   /// [collective] Returns once every rank has come with an equal request.
   /// masks, if not null, receives the size() masks by rank.
@@ -173,6 +174,18 @@ class Communicator {
   virtual HostMemory* host_memory() { return nullptr; }
 
  protected:
+  /// A call with data, its arguments checked and counted. Shapes are of this
+  /// rank; all_reduce and broadcast are in place, so they have no input.
+  struct Collective {
+    const Request& request; ///< which call, in `request.meeting`
+    std::span<const std::int64_t> counts = {}; ///< by rank, if it has any
+    const std::byte* input = nullptr;
+    std::size_t input_bytes = 0;
+    std::byte* output = nullptr;
+    std::size_t output_bytes = 0;
+    DType output_dtype = DType::kUInt8;
+  };
+
   Communicator(
       int rank,
       int size,
@@ -182,6 +195,11 @@ class Communicator {
   CommCounters counters_;
 
  private:
+  /// Compares the requests and moves the data: what a backend is. `collective`
+  /// ends with the call, the memory that it points to lives until the Work's
+  /// wait() has returned. Counts its meetings and bytes.
+  virtual std::shared_ptr<Work> start(const Collective& collective) = 0;
+
   int rank_;
   int size_;
   std::string backend_;

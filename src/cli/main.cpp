@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "cli/nearest_name.h"
 #include "cli/run_command.h"
+#include "cli/suggestion.h"
 #ifdef FSDP_CLI_HAS_TRAIN
 #include "cli/train_command.h"
 #endif

@@ -2,6 +2,10 @@
 
 #include <utility>
 
+#include "comm/error_text.h"
+#include "comm/reduce_kernels.h"
+#include "fsdp/error.h"
+
 namespace fsdp {
 
 std::string_view name_of(Meeting meeting) {
@@ -94,12 +98,153 @@ std::string Request::describe() const {
   return text + " for " + (is_quoted ? subject : '\'' + subject + '\'');
 }
 
+namespace {
+
+std::size_t bytes_of(std::int64_t numel, DType dtype) {
+  return static_cast<std::size_t>(numel) * size_of(dtype);
+}
+
+/// sum(counts), of a call of `rank` in a group of `size`.
+std::int64_t checked_total(
+    std::span<const std::int64_t> counts,
+    const Request& request,
+    int rank,
+    int size) {
+  std::int64_t total = 0;
+  bool has_negative = false;
+  for (const std::int64_t count : counts) {
+    has_negative = has_negative || count < 0;
+    total += count;
+  }
+  if (counts.size() != static_cast<std::size_t>(size) || has_negative) {
+    throw UsageError(
+        rank_prefix(rank) + request.describe() + ": got " +
+        std::to_string(counts.size()) + " counts" +
+        (has_negative ? ", one of them negative" : "") +
+        "; pass one for each of the " + std::to_string(size) +
+        " ranks, 0 or more");
+  }
+  return total;
+}
+
+void check_numel(const Request& request, int rank) {
+  if (request.numel < 0) {
+    throw UsageError(
+        rank_prefix(rank) + request.describe() +
+        ": the number of elements must be 0 or more");
+  }
+}
+
+void check_root(const Request& request, int rank, int size) {
+  if (request.root < 0 || request.root >= size) {
+    throw UsageError(
+        rank_prefix(rank) + request.describe() + ": root is " +
+        std::to_string(request.root) + "; it must be a rank from 0 to " +
+        std::to_string(size - 1));
+  }
+}
+
+} // namespace
+
 Communicator::Communicator(
     int rank, int size, std::string backend, std::chrono::milliseconds timeout)
     : rank_(rank),
       size_(size),
       backend_(std::move(backend)),
       timeout_(timeout) {}
+
+std::shared_ptr<Work> Communicator::all_gather(
+    const void* input,
+    void* output,
+    std::span<const std::int64_t> counts,
+    DType dtype,
+    std::string_view subject) {
+  Request request{
+      .meeting = Meeting::kAllGather,
+      .dtype = dtype,
+      .subject = std::string(subject)};
+  request.numel = checked_total(counts, request, rank_, size_);
+  ++counters_.num_all_gathers;
+  return start(
+      {.request = request,
+       .counts = counts,
+       .input = static_cast<const std::byte*>(input),
+       .input_bytes = bytes_of(counts[static_cast<std::size_t>(rank_)], dtype),
+       .output = static_cast<std::byte*>(output),
+       .output_bytes = bytes_of(request.numel, dtype),
+       .output_dtype = dtype});
+}
+
+std::shared_ptr<Work> Communicator::reduce_scatter(
+    const void* input,
+    DType input_dtype,
+    void* output,
+    DType output_dtype,
+    std::span<const std::int64_t> counts,
+    ReduceOp op,
+    std::string_view subject) {
+  Request request{
+      .meeting = Meeting::kReduceScatter,
+      .dtype = input_dtype,
+      .op = op,
+      .subject = std::string(subject)};
+  request.numel = checked_total(counts, request, rank_, size_);
+  check_reducible(rank_, request, output_dtype);
+  ++counters_.num_reduce_scatters;
+  const std::int64_t own = counts[static_cast<std::size_t>(rank_)];
+  return start(
+      {.request = request,
+       .counts = counts,
+       .input = static_cast<const std::byte*>(input),
+       .input_bytes = bytes_of(request.numel, input_dtype),
+       .output = static_cast<std::byte*>(output),
+       .output_bytes = bytes_of(own, output_dtype),
+       .output_dtype = output_dtype});
+}
+
+void Communicator::all_reduce(
+    void* data,
+    std::int64_t numel,
+    DType dtype,
+    ReduceOp op,
+    std::string_view subject) {
+  const Request request{
+      .meeting = Meeting::kAllReduce,
+      .dtype = dtype,
+      .op = op,
+      .numel = numel,
+      .subject = std::string(subject)};
+  check_numel(request, rank_);
+  check_reducible(rank_, request, dtype);
+  ++counters_.num_all_reduces;
+  start({.request = request,
+         .output = static_cast<std::byte*>(data),
+         .output_bytes = bytes_of(numel, dtype),
+         .output_dtype = dtype})
+      ->wait();
+}
+
+void Communicator::broadcast(
+    void* data,
+    std::int64_t numel,
+    DType dtype,
+    int root,
+    std::string_view subject) {
+  const Request request{
+      .meeting = Meeting::kBroadcast,
+      .dtype = dtype,
+      .root = root,
+      .numel = numel,
+      .subject = std::string(subject)};
+  check_numel(request, rank_);
+  check_root(request, rank_, size_);
+  ++counters_.num_broadcasts;
+  start({.request = request,
+         .output = static_cast<std::byte*>(data),
+         .output_bytes = bytes_of(numel, dtype),
+         .output_dtype = dtype})
+      ->wait();
+}
 
 void Communicator::barrier(std::string_view subject) {
   meet({.meeting = Meeting::kBarrier, .subject = std::string(subject)});

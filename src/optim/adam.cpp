@@ -78,113 +78,93 @@ AdamLists gather_lists(
   return lists;
 }
 
-/// `kernel` is at::_fused_adam_ or at::_fused_adamw_: they differ in what
+template <typename Options>
+struct AdamState {
+  Options options;
+  std::vector<Moments> moments; ///< by parameter
+};
+
+template <typename Options>
+AdamState<Options> checked_state(
+    std::string_view optimizer,
+    const Options& options,
+    std::size_t num_parameters) {
+  check_adam_options(optimizer, options);
+  return {options, std::vector<Moments>(num_parameters)};
+}
+
+/// `fused_step` is at::_fused_adam_ or at::_fused_adamw_: they differ in what
 /// weight decay does.
-template <typename Options, typename Kernel>
+template <typename Options, typename FusedStep>
 void adam_step(
     std::string_view optimizer,
     const std::vector<at::Tensor>& parameters,
-    std::vector<Moments>& moments,
-    const Options& options,
+    AdamState<Options>& state,
     double lr,
-    Kernel kernel) {
+    FusedStep fused_step) {
   require_not_negative(optimizer, "lr", lr);
   const at::NoGradGuard no_grad;
   // All checks come before the first write.
   const auto groups = optim::group_candidates(parameters, optimizer);
   std::vector<AdamLists> calls;
   for (const auto& group : groups) {
-    calls.push_back(gather_lists(group, moments, optimizer));
+    calls.push_back(gather_lists(group, state.moments, optimizer));
   }
+  const Options& options = state.options;
   for (AdamLists& lists : calls) {
     at::_foreach_add_(lists.steps, 1);
-    kernel(lists, lr, options);
+    fused_step(
+        lists.parameters,
+        lists.grads,
+        lists.exp_avgs,
+        lists.exp_avg_sqs,
+        /*max_exp_avg_sqs=*/at::TensorList(),
+        lists.steps,
+        lr,
+        options.beta1,
+        options.beta2,
+        options.weight_decay,
+        options.eps,
+        /*amsgrad=*/false,
+        /*maximize=*/false);
     optim::bump_versions(lists.parameters);
   }
 }
 
 } // namespace
 
-struct AdamW::State {
-  AdamWOptions options;
-  std::vector<Moments> moments;
-};
+struct AdamW::State : AdamState<AdamWOptions> {};
 
 AdamW::AdamW(std::vector<at::Tensor> parameters, AdamWOptions options)
     : Optimizer(
           optim::distinct_parameters(std::move(parameters), "AdamW"),
-          options.lr) {
-  check_adam_options("AdamW", options);
-  state_ = std::make_unique<State>(
-      State{options, std::vector<Moments>(parameters_.size())});
-}
+          options.lr),
+      state_(std::make_unique<State>(
+          State{checked_state("AdamW", options, parameters_.size())})) {}
 
 AdamW::~AdamW() = default;
 
 void AdamW::step() {
-  adam_step(
-      "AdamW",
-      parameters_,
-      state_->moments,
-      state_->options,
-      lr_,
-      [](AdamLists& lists, double lr, const AdamWOptions& options) {
-        at::_fused_adamw_(
-            lists.parameters,
-            lists.grads,
-            lists.exp_avgs,
-            lists.exp_avg_sqs,
-            /*max_exp_avg_sqs=*/{},
-            lists.steps,
-            lr,
-            options.beta1,
-            options.beta2,
-            options.weight_decay,
-            options.eps,
-            /*amsgrad=*/false,
-            /*maximize=*/false);
-      });
+  adam_step("AdamW", parameters_, *state_, lr_, [](auto&&... arguments) {
+    at::_fused_adamw_(arguments...);
+  });
 }
 
-struct Adam::State {
-  AdamOptions options;
-  std::vector<Moments> moments;
-};
+struct Adam::State : AdamState<AdamOptions> {};
 
 Adam::Adam(std::vector<at::Tensor> parameters, AdamOptions options)
     : Optimizer(
           optim::distinct_parameters(std::move(parameters), "Adam"),
-          options.lr) {
-  check_adam_options("Adam", options);
-  state_ = std::make_unique<State>(
-      State{options, std::vector<Moments>(parameters_.size())});
-}
+          options.lr),
+      state_(std::make_unique<State>(
+          State{checked_state("Adam", options, parameters_.size())})) {}
 
 Adam::~Adam() = default;
 
 void Adam::step() {
-  adam_step(
-      "Adam",
-      parameters_,
-      state_->moments,
-      state_->options,
-      lr_,
-      [](AdamLists& lists, double lr, const AdamOptions& options) {
-        at::_fused_adam_(
-            lists.parameters,
-            lists.grads,
-            lists.exp_avgs,
-            lists.exp_avg_sqs,
-            /*max_exp_avg_sqs=*/{},
-            lists.steps,
-            lr,
-            options.beta1,
-            options.beta2,
-            options.weight_decay,
-            options.eps,
-            /*amsgrad=*/false,
-            /*maximize=*/false);
-      });
+  adam_step("Adam", parameters_, *state_, lr_, [](auto&&... arguments) {
+    at::_fused_adam_(arguments...);
+  });
 }
 
 } // namespace fsdp

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <ranges>
 
+#include "core/nearest_name.h"
 #include "fsdp/error.h"
-#include "train/nearest.h"
 
 namespace fsdp {
 namespace {

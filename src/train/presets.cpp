@@ -4,8 +4,8 @@
 #include <array>
 #include <vector>
 
+#include "core/nearest_name.h"
 #include "fsdp/error.h"
-#include "train/nearest.h"
 
 namespace fsdp {
 namespace {

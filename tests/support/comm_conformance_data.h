@@ -200,6 +200,10 @@ TEST_P(CommData, RefusesImpossibleArgumentsOnEveryRank) {
     EXPECT_THROW(gather(negative), UsageError);
     EXPECT_THROW(broadcast_from(-1), UsageError);
     EXPECT_THROW(broadcast_from(comm.size()), UsageError);
+    EXPECT_THROW(
+        comm.all_reduce(data, -1, DType::kFloat32, ReduceOp::kSum, "x"),
+        UsageError);
+    EXPECT_THROW(comm.broadcast(data, -1, DType::kFloat32, 0, "x"), UsageError);
     comm.barrier("still usable");
   });
 }

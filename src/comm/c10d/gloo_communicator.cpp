@@ -2,10 +2,6 @@
 
 #include <utility>
 
-#include "comm/error_text.h"
-#include "comm/reduce_kernels.h"
-#include "fsdp/error.h"
-
 namespace fsdp {
 namespace {
 
@@ -34,10 +30,6 @@ class GlooWork final : public Work {
   std::weak_ptr<CommCounters> counters_;
 };
 
-std::size_t bytes_of(std::int64_t numel, DType dtype) {
-  return static_cast<std::size_t>(numel) * size_of(dtype);
-}
-
 } // namespace
 
 GlooCommunicator::GlooCommunicator(
@@ -56,148 +48,33 @@ GlooCommunicator::~GlooCommunicator() {
   worker_->close(); // Works may keep it alive, but not running
 }
 
-std::int64_t GlooCommunicator::checked_total(
-    std::span<const std::int64_t> counts, const Request& request) const {
-  std::int64_t total = 0;
-  bool has_negative = false;
-  for (const std::int64_t count : counts) {
-    has_negative = has_negative || count < 0;
-    total += count;
-  }
-  if (counts.size() != static_cast<std::size_t>(size()) || has_negative) {
-    throw UsageError(
-        rank_prefix(rank()) + request.describe() + ": got " +
-        std::to_string(counts.size()) + " counts" +
-        (has_negative ? ", one of them negative" : "") +
-        "; pass one for each of the " + std::to_string(size()) +
-        " ranks, 0 or more");
-  }
-  return total;
-}
-
-std::shared_ptr<Work> GlooCommunicator::start(
-    std::shared_ptr<Operation> operation, std::size_t bytes_to_send) {
+std::shared_ptr<Work> GlooCommunicator::submit(
+    std::shared_ptr<Operation> operation) {
   worker_->submit(operation);
   ++counters_.num_meetings;
-  if (size() > 1) {
-    counters_.bytes_sent += static_cast<std::int64_t>(bytes_to_send);
-  }
+  counters_.bytes_sent +=
+      static_cast<std::int64_t>(bytes_sent(*operation, rank(), size()));
   return std::make_shared<GlooWork>(
       worker_, std::move(operation), shared_counters_);
 }
 
-std::shared_ptr<Work> GlooCommunicator::all_gather(
-    const void* input,
-    void* output,
-    std::span<const std::int64_t> counts,
-    DType dtype,
-    std::string_view subject) {
-  Request request{
-      .meeting = Meeting::kAllGather,
-      .dtype = dtype,
-      .subject = std::string(subject)};
-  request.numel = checked_total(counts, request);
-  ++counters_.num_all_gathers;
+std::shared_ptr<Work> GlooCommunicator::start(const Collective& collective) {
   auto operation = std::make_shared<Operation>();
-  operation->request = encode(request, counts);
-  operation->counts.assign(counts.begin(), counts.end());
+  operation->request = encode(collective.request, collective.counts);
+  operation->counts.assign(collective.counts.begin(), collective.counts.end());
   operation->has_data = true;
-  operation->output_dtype = dtype;
-  operation->input = static_cast<const std::byte*>(input);
-  operation->input_bytes =
-      bytes_of(counts[static_cast<std::size_t>(rank())], dtype);
-  operation->output = static_cast<std::byte*>(output);
-  operation->output_bytes = bytes_of(request.numel, dtype);
-  const auto num_peers = static_cast<std::size_t>(size() - 1);
-  return start(operation, operation->input_bytes * num_peers);
-}
-
-std::shared_ptr<Work> GlooCommunicator::reduce_scatter(
-    const void* input,
-    DType input_dtype,
-    void* output,
-    DType output_dtype,
-    std::span<const std::int64_t> counts,
-    ReduceOp op,
-    std::string_view subject) {
-  Request request{
-      .meeting = Meeting::kReduceScatter,
-      .dtype = input_dtype,
-      .op = op,
-      .subject = std::string(subject)};
-  request.numel = checked_total(counts, request);
-  check_reducible(rank(), request, output_dtype);
-  ++counters_.num_reduce_scatters;
-  const std::int64_t own = counts[static_cast<std::size_t>(rank())];
-  auto operation = std::make_shared<Operation>();
-  operation->request = encode(request, counts);
-  operation->counts.assign(counts.begin(), counts.end());
-  operation->has_data = true;
-  operation->output_dtype = output_dtype;
-  operation->input = static_cast<const std::byte*>(input);
-  operation->input_bytes = bytes_of(request.numel, input_dtype);
-  operation->output = static_cast<std::byte*>(output);
-  operation->output_bytes = bytes_of(own, output_dtype);
-  return start(operation, bytes_of(request.numel - own, input_dtype));
-}
-
-void GlooCommunicator::all_reduce(
-    void* data,
-    std::int64_t numel,
-    DType dtype,
-    ReduceOp op,
-    std::string_view subject) {
-  const Request request{
-      .meeting = Meeting::kAllReduce,
-      .dtype = dtype,
-      .op = op,
-      .numel = numel,
-      .subject = std::string(subject)};
-  check_reducible(rank(), request, dtype);
-  ++counters_.num_all_reduces;
-  auto operation = std::make_shared<Operation>();
-  operation->request = encode(request);
-  operation->has_data = true;
-  operation->output_dtype = dtype;
-  operation->output = static_cast<std::byte*>(data);
-  operation->output_bytes = bytes_of(numel, dtype);
-  const std::size_t bytes = all_reduce_bytes_sent(*operation, rank(), size());
-  start(std::move(operation), bytes)->wait();
-}
-
-void GlooCommunicator::broadcast(
-    void* data,
-    std::int64_t numel,
-    DType dtype,
-    int root,
-    std::string_view subject) {
-  const Request request{
-      .meeting = Meeting::kBroadcast,
-      .dtype = dtype,
-      .root = root,
-      .numel = numel,
-      .subject = std::string(subject)};
-  if (root < 0 || root >= size()) {
-    throw UsageError(
-        rank_prefix(rank()) + request.describe() + ": root is " +
-        std::to_string(root) + "; it must be a rank from 0 to " +
-        std::to_string(size() - 1));
-  }
-  ++counters_.num_broadcasts;
-  auto operation = std::make_shared<Operation>();
-  operation->request = encode(request);
-  operation->has_data = true;
-  operation->output_dtype = dtype;
-  operation->output = static_cast<std::byte*>(data);
-  operation->output_bytes = bytes_of(numel, dtype);
-  const std::size_t bytes = broadcast_bytes_sent(*operation, rank(), size());
-  start(std::move(operation), bytes)->wait();
+  operation->output_dtype = collective.output_dtype;
+  operation->input = collective.input;
+  operation->input_bytes = collective.input_bytes;
+  operation->output = collective.output;
+  operation->output_bytes = collective.output_bytes;
+  return submit(std::move(operation));
 }
 
 void GlooCommunicator::meet(const Request& request, std::uint64_t* masks) {
   auto operation = std::make_shared<Operation>();
   operation->request = encode(request);
-  start(operation, 0)->wait();
+  submit(operation)->wait();
   if (masks != nullptr) {
     for (const WireRequest& of_rank : operation->requests) {
       *masks++ = of_rank.mask;

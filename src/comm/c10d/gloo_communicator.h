@@ -21,41 +21,13 @@ class GlooCommunicator final : public Communicator {
       std::unique_ptr<MessageLink> link);
   ~GlooCommunicator() override;
 
-  std::shared_ptr<Work> all_gather(
-      const void* input,
-      void* output,
-      std::span<const std::int64_t> counts,
-      DType dtype,
-      std::string_view subject) override;
-  std::shared_ptr<Work> reduce_scatter(
-      const void* input,
-      DType input_dtype,
-      void* output,
-      DType output_dtype,
-      std::span<const std::int64_t> counts,
-      ReduceOp op,
-      std::string_view subject) override;
-  void all_reduce(
-      void* data,
-      std::int64_t numel,
-      DType dtype,
-      ReduceOp op,
-      std::string_view subject) override;
-  void broadcast(
-      void* data,
-      std::int64_t numel,
-      DType dtype,
-      int root,
-      std::string_view subject) override;
   void meet(const Request& request, std::uint64_t* masks) override;
   void fail(std::string_view what) noexcept override;
   std::uint64_t epoch() const override;
 
  private:
-  std::int64_t checked_total(
-      std::span<const std::int64_t> counts, const Request& request) const;
-  std::shared_ptr<Work> start(
-      std::shared_ptr<Operation> operation, std::size_t bytes_to_send);
+  std::shared_ptr<Work> start(const Collective& collective) override;
+  std::shared_ptr<Work> submit(std::shared_ptr<Operation> operation);
 
   std::shared_ptr<CommCounters> shared_counters_; ///< ends with this
   std::shared_ptr<GlooWorker> worker_;            ///< shared with Works

@@ -198,8 +198,6 @@ void broadcast(Operation& operation, PeerExchange& exchange) {
   exchange.finish();
 }
 
-} // namespace
-
 std::size_t all_reduce_bytes_sent(
     const Operation& operation, int rank, int size) {
   const auto num_peers = static_cast<std::size_t>(size - 1);
@@ -227,6 +225,30 @@ std::size_t broadcast_bytes_sent(
       broadcast_counts(operation, size), operation.output_dtype);
   return slices.sizes[static_cast<std::size_t>(rank)] *
          static_cast<std::size_t>(size - 2);
+}
+
+} // namespace
+
+std::size_t bytes_sent(const Operation& operation, int rank, int size) {
+  if (size == 1) {
+    return 0;
+  }
+  switch (static_cast<Meeting>(operation.request.meeting)) {
+    case Meeting::kAllGather:
+      return operation.input_bytes * static_cast<std::size_t>(size - 1);
+    case Meeting::kReduceScatter: {
+      const Slices slices(
+          operation.counts, static_cast<DType>(operation.request.dtype));
+      return operation.input_bytes -
+             slices.sizes[static_cast<std::size_t>(rank)];
+    }
+    case Meeting::kAllReduce:
+      return all_reduce_bytes_sent(operation, rank, size);
+    case Meeting::kBroadcast:
+      return broadcast_bytes_sent(operation, rank, size);
+    default:
+      return 0; // a meeting has no data
+  }
 }
 
 void move_data(Operation& operation, PeerExchange& exchange) {

@@ -40,11 +40,8 @@ struct Operation {
   std::unique_ptr<std::byte[]> own_memory; ///< if the caller's went away
 };
 
-/// What move_data sends to peers; the other calls' is plain from their counts.
-std::size_t all_reduce_bytes_sent(
-    const Operation& operation, int rank, int size);
-std::size_t broadcast_bytes_sent(
-    const Operation& operation, int rank, int size);
+/// What move_data sends to peers in a group of `size`.
+std::size_t bytes_sent(const Operation& operation, int rank, int size);
 
 /// Moves and reduces the operation's data; all ranks have asked for the same.
 void move_data(Operation& operation, PeerExchange& exchange);

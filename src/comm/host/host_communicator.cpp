@@ -91,51 +91,43 @@ void HostCommunicator::stage(
   counters_.bytes_sent += static_cast<std::int64_t>(bytes);
 }
 
-std::int64_t HostCommunicator::numel_of(
-    std::span<const std::int64_t> counts, const Request& request) const {
-  std::int64_t total = 0;
-  bool has_negative = false;
-  for (const std::int64_t count : counts) {
-    has_negative = has_negative || count < 0;
-    total += count;
+std::shared_ptr<Work> HostCommunicator::start(const Collective& collective) {
+  Call call{encode(collective.request, collective.counts)};
+  switch (collective.request.meeting) {
+    case Meeting::kAllGather:
+      all_gather_staged(call, collective);
+      break;
+    case Meeting::kReduceScatter:
+      reduce_scatter_staged(call, collective);
+      break;
+    case Meeting::kAllReduce:
+      all_reduce_staged(call, collective);
+      break;
+    case Meeting::kBroadcast:
+      broadcast_staged(call, collective);
+      break;
+    default:
+      break; // a meeting has no data
   }
-  if (counts.size() != static_cast<std::size_t>(size()) || has_negative) {
-    throw UsageError(
-        rank_prefix(rank()) + request.describe() + ": got " +
-        std::to_string(counts.size()) + " counts" +
-        (has_negative ? ", one of them negative" : "") +
-        "; pass one for each of the " + std::to_string(size()) +
-        " ranks, 0 or more");
-  }
-  return total;
+  return done();
 }
 
-std::shared_ptr<Work> HostCommunicator::all_gather(
-    const void* input,
-    void* output,
-    std::span<const std::int64_t> counts,
-    DType dtype,
-    std::string_view subject) {
-  Request request{
-      .meeting = Meeting::kAllGather,
-      .dtype = dtype,
-      .subject = std::string(subject)};
-  request.numel = numel_of(counts, request);
-  ++counters_.num_all_gathers;
-  Call call{encode(request, counts)};
-
+void HostCommunicator::all_gather_staged(
+    Call& call, const Collective& collective) {
+  const auto& counts = collective.counts;
+  const DType dtype = collective.output_dtype;
   const auto chunk = static_cast<std::int64_t>(kStagingBytes / size_of(dtype));
   const std::int64_t largest = *std::max_element(counts.begin(), counts.end());
   const std::int64_t num_stages =
       std::max<std::int64_t>(1, divide_up(largest, chunk));
-  const auto* in = static_cast<const std::byte*>(input);
+  const std::byte* in = collective.input;
   for (std::int64_t k = 0; k < num_stages; ++k) {
     const std::int64_t own =
         length_of_chunk(counts[static_cast<std::size_t>(rank())], chunk, k);
     const std::uint64_t at = exchange(call, [&](std::byte* to) {
       stage(to, in + bytes_of(k * chunk, dtype), bytes_of(own, dtype));
     });
-    auto* out = static_cast<std::byte*>(output);
+    std::byte* out = collective.output;
     for (int peer = 0; peer < size(); ++peer) {
       const std::int64_t count = counts[static_cast<std::size_t>(peer)];
       const std::int64_t length = length_of_chunk(count, chunk, k);
@@ -147,34 +139,18 @@ std::shared_ptr<Work> HostCommunicator::all_gather(
       out += bytes_of(count, dtype);
     }
   }
-  return done();
 }
 
-void HostCommunicator::broadcast(
-    void* data,
-    std::int64_t numel,
-    DType dtype,
-    int root,
-    std::string_view subject) {
-  const Request request{
-      .meeting = Meeting::kBroadcast,
-      .dtype = dtype,
-      .root = root,
-      .numel = numel,
-      .subject = std::string(subject)};
-  if (root < 0 || root >= size()) {
-    throw UsageError(
-        rank_prefix(rank()) + request.describe() + ": root is " +
-        std::to_string(root) + "; it must be a rank from 0 to " +
-        std::to_string(size() - 1));
-  }
-  ++counters_.num_broadcasts;
-  Call call{encode(request)};
+void HostCommunicator::broadcast_staged(
+    Call& call, const Collective& collective) {
+  const std::int64_t numel = collective.request.numel;
+  const DType dtype = collective.output_dtype;
+  const int root = collective.request.root;
   const auto chunk = static_cast<std::int64_t>(kStagingBytes / size_of(dtype));
   const std::int64_t num_stages =
       std::max<std::int64_t>(1, divide_up(numel, chunk));
   for (std::int64_t k = 0; k < num_stages; ++k) {
-    auto* part = static_cast<std::byte*>(data) + bytes_of(k * chunk, dtype);
+    std::byte* part = collective.output + bytes_of(k * chunk, dtype);
     const std::size_t bytes = bytes_of(length_of_chunk(numel, chunk, k), dtype);
     const std::uint64_t at = exchange(call, [&](std::byte* to) {
       if (rank() == root) {
@@ -219,29 +195,16 @@ void HostCommunicator::reduce_piece(
       size());
 }
 
-std::shared_ptr<Work> HostCommunicator::reduce_scatter(
-    const void* input,
-    DType input_dtype,
-    void* output,
-    DType output_dtype,
-    std::span<const std::int64_t> counts,
-    ReduceOp op,
-    std::string_view subject) {
-  Request request{
-      .meeting = Meeting::kReduceScatter,
-      .dtype = input_dtype,
-      .op = op,
-      .subject = std::string(subject)};
-  request.numel = numel_of(counts, request);
-  check_reducible(rank(), request, output_dtype);
-  ++counters_.num_reduce_scatters;
-  Call call{encode(request, counts)};
-
+void HostCommunicator::reduce_scatter_staged(
+    Call& call, const Collective& collective) {
+  const auto& counts = collective.counts;
+  const DType input_dtype = collective.request.dtype;
+  const DType output_dtype = collective.output_dtype;
   const std::int64_t chunk = piece_numel(size_of(input_dtype));
   const std::int64_t largest = *std::max_element(counts.begin(), counts.end());
   const std::int64_t num_stages =
       std::max<std::int64_t>(1, divide_up(largest, chunk));
-  const auto* in = static_cast<const std::byte*>(input);
+  const std::byte* in = collective.input;
   const std::byte* own = in;
   for (int peer = 0; peer < rank(); ++peer) {
     own += bytes_of(counts[static_cast<std::size_t>(peer)], input_dtype);
@@ -270,30 +233,18 @@ std::shared_ptr<Work> HostCommunicator::reduce_scatter(
           at,
           bytes_of(chunk * rank(), input_dtype),
           own + offset,
-          static_cast<std::byte*>(output) + bytes_of(k * chunk, output_dtype),
+          collective.output + bytes_of(k * chunk, output_dtype),
           output_dtype,
           length);
     }
   }
-  return done();
 }
 
-void HostCommunicator::all_reduce(
-    void* data,
-    std::int64_t numel,
-    DType dtype,
-    ReduceOp op,
-    std::string_view subject) {
-  const Request request{
-      .meeting = Meeting::kAllReduce,
-      .dtype = dtype,
-      .op = op,
-      .numel = numel,
-      .subject = std::string(subject)};
-  check_reducible(rank(), request, dtype);
-  ++counters_.num_all_reduces;
-  Call call{encode(request)};
-  auto* bytes = static_cast<std::byte*>(data);
+void HostCommunicator::all_reduce_staged(
+    Call& call, const Collective& collective) {
+  const std::int64_t numel = collective.request.numel;
+  const DType dtype = collective.output_dtype;
+  std::byte* bytes = collective.output;
   if (size() == 1 || bytes_of(numel, dtype) <= kSmallBytes) {
     all_reduce_small(call, bytes, numel);
     return;

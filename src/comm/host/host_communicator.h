@@ -34,32 +34,6 @@ class HostCommunicator final : public Communicator, public HostMemory {
       std::shared_ptr<SharedRegion> control,
       std::unique_ptr<HostLink> link);
 
-  std::shared_ptr<Work> all_gather(
-      const void* input,
-      void* output,
-      std::span<const std::int64_t> counts,
-      DType dtype,
-      std::string_view subject) override;
-  std::shared_ptr<Work> reduce_scatter(
-      const void* input,
-      DType input_dtype,
-      void* output,
-      DType output_dtype,
-      std::span<const std::int64_t> counts,
-      ReduceOp op,
-      std::string_view subject) override;
-  void all_reduce(
-      void* data,
-      std::int64_t numel,
-      DType dtype,
-      ReduceOp op,
-      std::string_view subject) override;
-  void broadcast(
-      void* data,
-      std::int64_t numel,
-      DType dtype,
-      int root,
-      std::string_view subject) override;
   void meet(const Request& request, std::uint64_t* masks) override;
   void fail(std::string_view what) noexcept override;
   std::uint64_t epoch() const override;
@@ -83,6 +57,12 @@ class HostCommunicator final : public Communicator, public HostMemory {
     std::int64_t length;
   };
 
+  std::shared_ptr<Work> start(const Collective& collective) override;
+  void all_gather_staged(Call& call, const Collective& collective);
+  void reduce_scatter_staged(Call& call, const Collective& collective);
+  void all_reduce_staged(Call& call, const Collective& collective);
+  void broadcast_staged(Call& call, const Collective& collective);
+
   template <class Write>
   std::uint64_t exchange(Call& call, Write write);
   const std::byte* staged(int rank, std::uint64_t stage) const;
@@ -97,8 +77,6 @@ class HostCommunicator final : public Communicator, public HostMemory {
       std::int64_t numel);
   void all_reduce_small(Call& call, std::byte* data, std::int64_t numel);
   void all_reduce_span(Call& call, std::byte* data, std::int64_t numel);
-  std::int64_t numel_of(
-      std::span<const std::int64_t> counts, const Request& request) const;
   std::int64_t piece_numel(std::size_t element_bytes) const;
 
   HostGroup group_;

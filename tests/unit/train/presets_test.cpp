@@ -2,11 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include <string>
-#include <vector>
-
 #include "fsdp/error.h"
-#include "train/nearest.h"
 
 namespace fsdp {
 namespace {
@@ -22,16 +18,6 @@ TEST(Presets, UnknownNameListsTheValidOnesAndTheNearest) {
         "the "
         "nearest is 'bytes'");
   }
-}
-
-TEST(NearestName, CountsEditsSwapsAndIgnoresCase) {
-  const std::vector<std::string> names{
-      "steps", "seed", "min-lr", "micro-batch"};
-  EXPECT_EQ(nearest_name("step", names), "steps");
-  EXPECT_EQ(nearest_name("sede", names), "seed");
-  EXPECT_EQ(nearest_name("MIN_LR", names), "min-lr");
-  EXPECT_EQ(nearest_name("microbatch", names), "micro-batch");
-  EXPECT_EQ(nearest_name("x", {}), "");
 }
 
 } // namespace

@@ -1,4 +1,4 @@
-#include "train/nearest.h"
+#include "core/nearest_name.h"
 
 #include <algorithm>
 #include <cctype>
@@ -17,7 +17,11 @@ std::string folded(std::string_view text) {
   return result;
 }
 
-std::size_t edit_distance(std::string_view a, std::string_view b) {
+} // namespace
+
+std::size_t edit_distance(std::string_view from, std::string_view to) {
+  const std::string a = folded(from);
+  const std::string b = folded(to);
   const std::size_t width = b.size() + 1;
   std::vector<std::size_t> table((a.size() + 1) * width);
   const auto at = [&](std::size_t i, std::size_t j) -> std::size_t& {
@@ -40,14 +44,11 @@ std::size_t edit_distance(std::string_view a, std::string_view b) {
   return table.back();
 }
 
-} // namespace
-
 std::string nearest_name(
     std::string_view name, std::span<const std::string> candidates) {
-  const std::string wanted = folded(name);
   const auto best = std::ranges::min_element(
       candidates, {}, [&](const std::string& candidate) {
-        return edit_distance(wanted, folded(candidate));
+        return edit_distance(name, candidate);
       });
   return best == candidates.end() ? std::string() : *best;
 }
