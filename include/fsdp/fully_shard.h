@@ -27,9 +27,9 @@ struct FullyShardOptions {
   /// 1-D: the ranks that share the parameters.
   std::optional<DeviceMesh> mesh = std::nullopt;
   /// Free the gathered parameters after the forward and gather them again for
-  /// the backward. Unset: true, except for the root (the first unit whose
-  /// forward is called), which is needed again at once. A forward without grad
-  /// reshards the root too.
+  /// the backward. Unset: true, except for the root (the outermost module that
+  /// fully_shard was called on), which is needed again at once. A forward
+  /// without grad reshards the root too.
   std::optional<bool> reshard_after_forward = std::nullopt;
   MixedPrecisionPolicy mp_policy = {};
 };
@@ -107,17 +107,24 @@ std::vector<ShardInfo> shard_infos(const torch::nn::Module& module);
 std::vector<std::pair<std::string, at::Tensor>> full_parameters(
     torch::nn::Module& module);
 
-/// What the runtime has done below `module` since it was sharded.
+/// What the runtime has done. Counts are of the units below `module` (its own
+/// included) since each was sharded; times are of all that this rank did in
+/// their process group.
 struct RuntimeCounters {
   std::int64_t num_unshards = 0; ///< gathers of a unit
   std::int64_t num_reductions = 0; ///< reductions of a unit's gradients
-  double wait_ms = 0; ///< blocked on other ranks
+  double wait_ms = 0; ///< blocked on other ranks, in any call
   double reduce_ms = 0; ///< copying and summing gradients, without waiting
 };
 RuntimeCounters runtime_counters(const torch::nn::Module& module);
 
 /// What happened to a unit, for tests and traces.
-enum class UnitEvent { kUnshard, kReshard, kReduce, kWaitUnshard };
+enum class UnitEvent {
+  kUnshard, ///< a gather has begun
+  kReshard, ///< the gathered parameters are gone
+  kReduce, ///< a reduction of gradients has begun
+  kWaitUnshard, ///< the parameters show all their rows
+};
 
 /// `observer` is called on the rank's own thread at each event of the units
 /// below `module`'s root, with the unit's qualified name ("" is the root). Pass

@@ -46,6 +46,8 @@ class SharedRegion {
   /// the name. At most 4096 names are kept over all regions; a range that has a
   /// name keeps it. Thread-safe.
   void name_range(std::size_t offset, std::size_t length, std::string name);
+  /// Forgets the names, before the memory serves something else. Thread-safe.
+  void clear_names();
 
  private:
   struct Name {

@@ -27,13 +27,17 @@ std::string name_ranks(const std::vector<int>& ranks) {
   return text;
 }
 
+std::string_view without_rank_prefix(int rank, std::string_view text) {
+  const std::string prefix = rank_prefix(rank);
+  if (text.starts_with(prefix)) {
+    text.remove_prefix(prefix.size());
+  }
+  return text;
+}
+
 std::string failure_line(
     int origin, std::string_view what, std::size_t max_bytes) {
-  const std::string prefix = rank_prefix(origin);
-  if (what.substr(0, prefix.size()) == prefix) {
-    what.remove_prefix(prefix.size());
-  }
-  std::string line(what.substr(0, max_bytes));
+  std::string line(without_rank_prefix(origin, what).substr(0, max_bytes));
   for (char& c : line) {
     if (c == '\n' || c == '\r') {
       c = ' ';

@@ -14,6 +14,9 @@ std::string rank_prefix(int rank);
 /// "rank 2" or "ranks 1, 2 and 3".
 std::string name_ranks(const std::vector<int>& ranks);
 
+/// `text` without the rank_prefix that it may begin with.
+std::string_view without_rank_prefix(int rank, std::string_view text);
+
 /// One line, without the "[rank r] " of its own origin, of at most `max_bytes`.
 std::string failure_line(
     int origin, std::string_view what, std::size_t max_bytes);

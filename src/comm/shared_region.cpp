@@ -90,9 +90,7 @@ std::shared_ptr<SharedRegion> SharedRegion::adopt(int fd, std::size_t bytes) {
 }
 
 SharedRegion::~SharedRegion() {
-  for (const Name& name : names_) {
-    forget_fault_range(name.ticket);
-  }
+  clear_names();
   if (readable_ != nullptr) {
     munmap(readable_, mapped_bytes(size_));
   }
@@ -102,6 +100,14 @@ SharedRegion::~SharedRegion() {
   if (fd_ >= 0) {
     close(fd_);
   }
+}
+
+void SharedRegion::clear_names() {
+  const std::lock_guard lock(names_mutex_);
+  for (const Name& name : names_) {
+    forget_fault_range(name.ticket);
+  }
+  names_.clear();
 }
 
 void SharedRegion::name_range(

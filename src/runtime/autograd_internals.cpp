@@ -160,10 +160,6 @@ void become(const at::Tensor& target, const at::Tensor& source) {
   target.unsafeGetTensorImpl()->shallow_copy_from(source.getIntrusivePtr());
 }
 
-void bump_version(const at::Tensor& tensor) {
-  autograd::impl::bump_version(tensor);
-}
-
 bool in_backward() {
   return autograd::get_current_graph_task_id() != -1;
 }

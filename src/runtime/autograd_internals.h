@@ -38,8 +38,6 @@ class PinnedAccumulator {
 /// identity: version counter, grad, accumulator and hooks.
 void become(const at::Tensor& target, const at::Tensor& source);
 
-void bump_version(const at::Tensor& tensor);
-
 /// True inside a hook or a recomputation of a running backward.
 bool in_backward();
 

@@ -110,21 +110,19 @@ void CollectiveEngine::copy_out(ParamGroup& group, GroupSlot& slot) const {
   }
 }
 
-void CollectiveEngine::finish_unshard(
-    ParamGroup& group,
-    std::span<const ShardedParam::GradHooks> hooks) {
+void CollectiveEngine::finish_unshard(ParamGroup& group) {
   c10::InferenceMode inference_off(false);
   c10::AutoGradMode grad_off(false);
   GroupSlot& slot = slot_of(group);
   std::exchange(slot.work, nullptr)->wait();
-  slot.block = pool_.take(group.gathered_bytes);
+  slot.block = pool_.take(group.gathered_bytes, group.describe());
   copy_out(group, slot);
   slot.packed.reset();
   for (std::size_t i = 0; i < group.params.size(); ++i) {
     ShardedParam& param = *group.params[i];
     slot.block->name_range(
         group.offsets[i], param.compute_bytes(), param.describe());
-    param.to_unsharded(slot.block->readable + group.offsets[i], hooks[i]);
+    param.to_unsharded(slot.block->readable + group.offsets[i]);
   }
 }
 
@@ -141,8 +139,8 @@ void CollectiveEngine::reshard(ParamGroup& group) {
   if (slot.work) {
     // A prefetch that nobody used; every rank has begun it, so it ends.
     std::exchange(slot.work, nullptr)->wait();
-    slot.packed.reset();
   }
+  slot.packed.reset();
 }
 
 void CollectiveEngine::pack_grads(Reduction& reduction) const {
@@ -172,7 +170,7 @@ void CollectiveEngine::start_reduce(ParamGroup& group) {
   const ReductionTypes types = reduction_types(group);
   Reduction reduction;
   for (const auto& param : group.params) {
-    if (param->requires_grad() || param->has_kept_grad()) {
+    if (param->is_reduced()) {
       reduction.params.push_back(param.get());
     }
   }

@@ -25,9 +25,7 @@ class CollectiveEngine final : public ShardEngine {
   void enter(const Request& request, std::span<ParamGroup* const> groups)
       override;
   void start_unshard(ParamGroup& group) override;
-  void finish_unshard(
-      ParamGroup& group,
-      std::span<const ShardedParam::GradHooks> hooks) override;
+  void finish_unshard(ParamGroup& group) override;
   void reshard(ParamGroup& group) override;
   void start_reduce(ParamGroup& group) override;
   void finish_backward(const std::string& unit) override;

@@ -77,9 +77,13 @@ Unit& require_unit(const torch::nn::Module& module, const char* caller) {
 
 /// Calls f(Unit&) on the unit of `module` and, with recurse, of all below.
 template <typename F>
-void for_each_unit(torch::nn::Module& module, bool recurse, const F& f) {
+void for_each_unit(
+    const char* caller,
+    torch::nn::Module& module,
+    bool recurse,
+    const F& f) {
   if (!recurse) {
-    return f(require_unit(module, "recurse = false"));
+    return f(require_unit(module, caller));
   }
   bool any = false;
   for (const auto& child : module.modules(/*include_self=*/false)) {
@@ -94,7 +98,7 @@ void for_each_unit(torch::nn::Module& module, bool recurse, const F& f) {
   }
   if (!any) {
     throw UsageError(
-        "no unit in module '" + type_name(module) +
+        std::string(caller) + ": no unit in module '" + type_name(module) +
         "' or below it; call fully_shard first");
   }
 }
@@ -134,19 +138,19 @@ bool is_fully_sharded(const torch::nn::Module& module) {
 
 void unshard(torch::nn::Module& module) {
   Unit& unit = require_unit(module, "unshard");
-  unit.tree().enter_for_unshard(unit);
-  unit.gather();
+  unit.tree().unshard(unit);
 }
 
 void reshard(torch::nn::Module& module) {
-  require_unit(module, "reshard").release();
+  require_unit(module, "reshard").reshard();
 }
 
 void set_requires_gradient_sync(
     torch::nn::Module& module,
     bool requires_gradient_sync,
     bool recurse) {
-  for_each_unit(module, recurse, [&](Unit& unit) {
+  constexpr const char* kName = "set_requires_gradient_sync";
+  for_each_unit(kName, module, recurse, [&](Unit& unit) {
     unit.set_requires_gradient_sync(requires_gradient_sync);
   });
 }
@@ -155,7 +159,8 @@ void set_reshard_after_forward(
     torch::nn::Module& module,
     bool reshard_after_forward,
     bool recurse) {
-  for_each_unit(module, recurse, [&](Unit& unit) {
+  constexpr const char* kName = "set_reshard_after_forward";
+  for_each_unit(kName, module, recurse, [&](Unit& unit) {
     unit.set_reshard_after_forward(reshard_after_forward);
   });
 }
@@ -166,13 +171,13 @@ void set_prefetch_depth(torch::nn::Module& module, int depth) {
         "set_prefetch_depth: depth is " + std::to_string(depth) +
         "; it must be 0 or more");
   }
-  for_each_unit(module, true, [&](Unit& unit) {
+  for_each_unit("set_prefetch_depth", module, true, [&](Unit& unit) {
     unit.tree().set_prefetch_depth(depth);
   });
 }
 
 void set_unit_observer(torch::nn::Module& module, UnitObserver observer) {
-  for_each_unit(module, true, [&](Unit& unit) {
+  for_each_unit("set_unit_observer", module, true, [&](Unit& unit) {
     unit.tree().set_observer(observer);
   });
 }

@@ -4,10 +4,10 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/InferenceMode.h>
 
+#include <algorithm>
 #include <utility>
 
-#include "fsdp/host_memory.h"
-#include "fsdp/memory.h"
+#include "runtime/counted_region.h"
 
 namespace fsdp {
 
@@ -15,23 +15,20 @@ namespace {
 
 class MappedBlock final : public GatherBlock {
  public:
-  explicit MappedBlock(std::size_t size)
-      : region_(SharedRegion::create(size, "gathered parameters")) {
+  MappedBlock(std::size_t size, const std::string& label)
+      : region_(SharedRegion::create(size, label), /*num_ranks=*/1) {
     writable = region_->writable();
     readable = region_->readable();
     bytes = size;
-    count_tensor_bytes(static_cast<std::int64_t>(bytes));
-  }
-  ~MappedBlock() override {
-    count_tensor_bytes(-static_cast<std::int64_t>(bytes));
   }
   void name_range(std::size_t offset, std::size_t length, std::string name)
       override {
     region_->name_range(offset, length, std::move(name));
   }
+  void clear_names() override { region_->clear_names(); }
 
  private:
-  std::shared_ptr<SharedRegion> region_;
+  CountedRegion region_;
 };
 
 class DeviceBlock final : public GatherBlock {
@@ -52,22 +49,42 @@ class DeviceBlock final : public GatherBlock {
 
 } // namespace
 
-std::unique_ptr<GatherBlock> GatherPool::take(std::size_t bytes) {
-  auto& blocks = free_[bytes];
-  if (!blocks.empty()) {
-    auto block = std::move(blocks.back());
-    blocks.pop_back();
-    return block;
+std::unique_ptr<GatherBlock> GatherPool::take(
+    std::size_t bytes,
+    const std::string& label) {
+  std::unique_ptr<GatherBlock> block;
+  const auto found = std::find_if(
+      free_.begin(), free_.end(), [&](const auto& candidate) {
+        return candidate->bytes == bytes;
+      });
+  if (found != free_.end()) {
+    block = std::move(*found);
+    free_.erase(found);
+    free_bytes_ -= bytes;
+  } else if (device_.is_cpu()) {
+    block = std::make_unique<MappedBlock>(bytes, label);
+  } else {
+    block = std::make_unique<DeviceBlock>(bytes, device_);
   }
-  if (device_.is_cpu()) {
-    return std::make_unique<MappedBlock>(bytes);
-  }
-  return std::make_unique<DeviceBlock>(bytes, device_);
+  used_bytes_ += bytes;
+  peak_bytes_ = std::max(peak_bytes_, used_bytes_);
+  drop_surplus();
+  return block;
 }
 
 void GatherPool::give_back(std::unique_ptr<GatherBlock> block) {
-  const std::size_t bytes = block->bytes;
-  free_[bytes].push_back(std::move(block));
+  block->clear_names();
+  used_bytes_ -= block->bytes;
+  free_bytes_ += block->bytes;
+  free_.push_front(std::move(block));
+  drop_surplus();
+}
+
+void GatherPool::drop_surplus() {
+  while (used_bytes_ + free_bytes_ > peak_bytes_) {
+    free_bytes_ -= free_.back()->bytes;
+    free_.pop_back();
+  }
 }
 
 } // namespace fsdp

@@ -5,6 +5,7 @@
 #include <c10/core/GradMode.h>
 #include <torch/nn/module.h>
 
+#include <chrono>
 #include <set>
 #include <unordered_map>
 
@@ -38,9 +39,9 @@ std::vector<std::pair<std::string, at::Tensor>> full_parameters(
     if (!unit) {
       continue;
     }
-    for (const auto& param : unit->group().params) {
-      const ProcessGroup& group = param->group();
-            std::vector<std::int64_t> counts;
+    for (const auto& param : unit->param_group().params) {
+      const ProcessGroup& group = param->process_group();
+      std::vector<std::int64_t> counts;
       for (int rank = 0; rank < group.size(); ++rank) {
         counts.push_back(param->rows(rank).length * param->row_numel());
       }
@@ -71,24 +72,21 @@ std::vector<std::pair<std::string, at::Tensor>> full_parameters(
 }
 
 RuntimeCounters runtime_counters(const torch::nn::Module& module) {
+  using Milliseconds = std::chrono::duration<double, std::milli>;
   RuntimeCounters counters;
-  std::set<const UnitTree*> trees;
   std::set<const ShardEngine*> engines;
   for (const auto& child : module.modules()) {
     const auto unit = unit_of(*child);
     if (!unit) {
       continue;
     }
-    const UnitTree& tree = unit->tree();
-    if (trees.insert(&tree).second) {
-      counters.num_unshards += tree.num_unshards;
-      counters.num_reductions += tree.num_reductions;
-    }
-    if (engines.insert(&tree.engine()).second) {
-      using Milliseconds = std::chrono::duration<double, std::milli>;
+    counters.num_unshards += unit->num_unshards();
+    counters.num_reductions += unit->num_reductions();
+    const ShardEngine& engine = unit->tree().engine();
+    if (engines.insert(&engine).second) {
       counters.wait_ms +=
-          Milliseconds(tree.engine().communicator().counters().waited).count();
-      counters.reduce_ms += Milliseconds(tree.engine().reduce_time()).count();
+          Milliseconds(engine.communicator().counters().waited).count();
+      counters.reduce_ms += Milliseconds(engine.reduce_time()).count();
     }
   }
   return counters;

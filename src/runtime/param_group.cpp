@@ -22,7 +22,7 @@ std::string ParamGroup::describe() const {
 ReductionTypes reduction_types(const ParamGroup& group) {
   const auto trainable = std::find_if(
       group.params.begin(), group.params.end(), [](const auto& param) {
-        return param->requires_grad() || param->has_kept_grad();
+        return param->is_reduced();
       });
   const auto& param =
       trainable == group.params.end() ? group.params.front() : *trainable;

@@ -3,6 +3,7 @@
 // together.
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -26,6 +27,7 @@ struct ParamGroup {
   /// every rank): the next one reduces in the reduce dtype.
   bool has_unreduced_backward = false;
   std::unique_ptr<EngineSlot> slot; ///< of the engine that was told of it
+  std::uint64_t entry = 0; ///< the tree's entry that last published it
 
   /// Fills offsets and gathered_bytes from the parameters' compute dtypes; each
   /// parameter begins at a multiple of 64 bytes.

@@ -50,7 +50,7 @@ std::string describe_parameter(const at::Tensor& parameter) {
 
 const ProcessGroup* shard_group_of(const at::Tensor& parameter) {
   const ShardedParam* param = find_sharded_param(parameter);
-  return param ? &param->group() : nullptr;
+  return param ? &param->process_group() : nullptr;
 }
 
 } // namespace fsdp

@@ -38,9 +38,7 @@ class ShardEngine {
   /// [collective] Begins to gather; at most once before finish_unshard.
   virtual void start_unshard(ParamGroup& group) = 0;
   /// Waits, and switches the parameters to their gathered form.
-  virtual void finish_unshard(
-      ParamGroup& group,
-      std::span<const ShardedParam::GradHooks> hooks) = 0;
+  virtual void finish_unshard(ParamGroup& group) = 0;
   /// Switches the parameters back to their shards and frees the gathered memory.
   /// Also ends a gather that was started and never finished.
   virtual void reshard(ParamGroup& group) = 0;

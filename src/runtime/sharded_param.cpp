@@ -125,9 +125,7 @@ void ShardedParam::make_unsharded_tensor() {
   accumulator_.reset();
 }
 
-void ShardedParam::to_unsharded(
-    const std::byte* data,
-    const GradHooks& hooks) {
+void ShardedParam::to_unsharded(const std::byte* data) {
   auto* storage = unsharded_.storage().unsafeGetStorageImpl();
   storage->clear_data_ptr_access_error_msg_();
   storage->set_data_ptr_noswap(
@@ -141,7 +139,7 @@ void ShardedParam::to_unsharded(
     accumulator_->install(registered_);
   } else {
     accumulator_ = std::make_unique<PinnedAccumulator>(
-        registered_, hooks.before, hooks.after);
+        registered_, grad_hooks_.before, grad_hooks_.after);
   }
 }
 

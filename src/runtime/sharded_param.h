@@ -47,7 +47,7 @@ class ShardedParam {
   ShardedParam& operator=(const ShardedParam&) = delete;
 
   const std::string& name() const { return name_; } ///< within its unit
-  const ProcessGroup& group() const { return group_; }
+  const ProcessGroup& process_group() const { return group_; }
   const at::Tensor& registered() const { return registered_; }
   const at::Tensor& local() const { return local_; } ///< this rank's rows
   const std::vector<std::int64_t>& full_sizes() const { return full_sizes_; }
@@ -66,9 +66,12 @@ class ShardedParam {
   /// "parameter 'weight' of unit 'layers.0'".
   std::string describe() const;
 
+  /// Called from then on; set before the first to_unsharded().
+  void set_grad_hooks(GradHooks hooks) { grad_hooks_ = std::move(hooks); }
+
   /// Shows the full parameter, whose compute_bytes() are at `data`: memory of
   /// the engine that stays valid until to_sharded().
-  void to_unsharded(const std::byte* data, const GradHooks& hooks);
+  void to_unsharded(const std::byte* data);
   void to_sharded();
 
   /// Compares what the sharded parameter shows with what to_sharded left and
@@ -89,9 +92,10 @@ class ShardedParam {
   /// What is to be reduced: taken plus kept, full shape, contiguous; undefined
   /// if there is none. Gives it up.
   at::Tensor release_full_grad();
-  bool has_full_grad() const { return taken_.defined() || kept_.defined(); }
   bool has_taken_grad() const { return taken_.defined(); }
-  bool has_kept_grad() const { return kept_.defined(); }
+  /// Whether the unit's reduction must include it, with or without a gradient
+  /// here; the same on every rank.
+  bool is_reduced() const { return requires_grad() || kept_.defined(); }
   /// `grad`: the mean over ranks of this rank's rows.
   void set_reduced_grad(at::Tensor grad);
   /// Puts .grad back: what was put aside plus what was reduced.
@@ -105,6 +109,7 @@ class ShardedParam {
   std::string unit_;
   ProcessGroup group_;
   MixedPrecisionPolicy policy_;
+  GradHooks grad_hooks_;
   at::Tensor registered_;
   at::Tensor local_;
   std::vector<std::int64_t> full_sizes_;

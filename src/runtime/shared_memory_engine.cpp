@@ -5,11 +5,10 @@
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 
-#include <cstring>
+#include <algorithm>
 #include <utility>
 
 #include "comm/reduce_kernels.h"
-#include "fsdp/memory.h"
 #include "runtime/scalar_type.h"
 #include "runtime/stopwatch.h"
 
@@ -17,18 +16,10 @@ namespace fsdp {
 
 namespace {
 
-/// The region that holds a gathered group.
-class RegionSlot final : public EngineSlot {
- public:
-  RegionSlot(std::shared_ptr<SharedRegion> shared, int num_ranks)
-      : region(std::move(shared)),
-        counted_bytes(static_cast<std::int64_t>(region->size()) / num_ranks) {
-    count_tensor_bytes(counted_bytes);
-  }
-  ~RegionSlot() override { count_tensor_bytes(-counted_bytes); }
-
-  const std::shared_ptr<SharedRegion> region;
-  const std::int64_t counted_bytes;
+/// A group's gathered memory.
+struct RegionSlot final : EngineSlot {
+  explicit RegionSlot(CountedRegion counted) : region(std::move(counted)) {}
+  CountedRegion region;
 };
 
 SharedRegion& region_of(const ParamGroup& group) {
@@ -38,6 +29,24 @@ SharedRegion& region_of(const ParamGroup& group) {
 /// Bytes before the gradients in a message: one flag per parameter.
 std::size_t header_bytes(const ParamGroup& group) {
   return (group.params.size() + 63) / 64 * 64;
+}
+
+/// Where the gradients of one message lie.
+struct GradLayout {
+  std::vector<std::size_t> offsets; ///< from the message's begin
+  std::size_t bytes = 0; ///< of the whole message
+};
+
+GradLayout lay_out_grads(const ParamGroup& group, std::size_t element_size) {
+  GradLayout layout;
+  layout.bytes = header_bytes(group);
+  for (const auto& param : group.params) {
+    layout.offsets.push_back(layout.bytes);
+    const auto bytes =
+        static_cast<std::size_t>(param->full_numel()) * element_size;
+    layout.bytes += (bytes + 63) / 64 * 64;
+  }
+  return layout;
 }
 
 at::Tensor view_of(
@@ -54,51 +63,45 @@ SharedMemoryEngine::SharedMemoryEngine(ProcessGroup group)
       memory_(*communicator().host_memory()),
       epoch_(communicator().epoch()) {}
 
-SharedMemoryEngine::~SharedMemoryEngine() {
-  if (slab_) {
-    count_tensor_bytes(
-        -static_cast<std::int64_t>(slab_->size()) / communicator().size());
-  }
-}
+SharedMemoryEngine::~SharedMemoryEngine() = default;
 
 void SharedMemoryEngine::add(ParamGroup& group) {
+  const int num_ranks = communicator().size();
   group.lay_out();
   group.slot.reset();
-  auto region = memory_.allocate(group.gathered_bytes, group.describe());
+  CountedRegion region(
+      memory_.allocate(group.gathered_bytes, group.describe()), num_ranks);
+  std::size_t largest_element = 0;
   for (std::size_t i = 0; i < group.params.size(); ++i) {
+    const ShardedParam& param = *group.params[i];
     region->name_range(
-        group.offsets[i],
-        group.params[i]->compute_bytes(),
-        group.params[i]->describe());
+        group.offsets[i], param.compute_bytes(), param.describe());
+    largest_element = std::max(
+        {largest_element,
+         c10::elementSize(param.compute_dtype()),
+         c10::elementSize(param.reduce_dtype())});
   }
-  group.slot =
-      std::make_unique<RegionSlot>(std::move(region), communicator().size());
-  std::size_t grad_bytes = header_bytes(group);
-  for (const auto& param : group.params) {
-    const auto element = std::max(
-        c10::elementSize(param->compute_dtype()),
-        c10::elementSize(param->reduce_dtype()));
-    grad_bytes += static_cast<std::size_t>(param->full_numel()) * element + 64;
-  }
-  require_slab(grad_bytes);
+  require_slab(lay_out_grads(group, largest_element).bytes);
+  group.slot = std::make_unique<RegionSlot>(std::move(region));
 }
 
-void SharedMemoryEngine::require_slab(std::size_t slot_bytes) {
-  if (slot_bytes <= slot_bytes_) {
+void SharedMemoryEngine::require_slab(std::size_t message_bytes) {
+  if (message_bytes <= place_bytes_) {
     return;
   }
-  constexpr std::size_t kPage = 4096;
-  slot_bytes_ = (slot_bytes + kPage - 1) / kPage * kPage;
-  const int num_ranks = communicator().size();
-  if (slab_) {
-    count_tensor_bytes(-static_cast<std::int64_t>(slab_->size()) / num_ranks);
+  while (!posted_.empty()) {
+    finish_oldest(); // it lies in the slab that is replaced
   }
-  slab_.reset();
-  slab_ = memory_.allocate(
-      slot_bytes_ * HostMemory::kStreamDepth *
-          static_cast<std::size_t>(num_ranks),
-      "gradients");
-  count_tensor_bytes(static_cast<std::int64_t>(slab_->size()) / num_ranks);
+  constexpr std::size_t kPage = 4096;
+  const std::size_t bytes = (message_bytes + kPage - 1) / kPage * kPage;
+  const int num_ranks = communicator().size();
+  slab_ = CountedRegion(
+      memory_.allocate(
+          bytes * HostMemory::kStreamDepth *
+              static_cast<std::size_t>(num_ranks),
+          "gradients"),
+      num_ranks);
+  place_bytes_ = bytes;
 }
 
 void SharedMemoryEngine::enter(
@@ -128,12 +131,10 @@ void SharedMemoryEngine::enter(
 
 void SharedMemoryEngine::start_unshard(ParamGroup&) {}
 
-void SharedMemoryEngine::finish_unshard(
-    ParamGroup& group,
-    std::span<const ShardedParam::GradHooks> hooks) {
+void SharedMemoryEngine::finish_unshard(ParamGroup& group) {
   const std::byte* base = region_of(group).readable();
   for (std::size_t i = 0; i < group.params.size(); ++i) {
-    group.params[i]->to_unsharded(base + group.offsets[i], hooks[i]);
+    group.params[i]->to_unsharded(base + group.offsets[i]);
   }
 }
 
@@ -145,24 +146,10 @@ void SharedMemoryEngine::reshard(ParamGroup& group) {
   }
 }
 
-SharedMemoryEngine::GradLayout SharedMemoryEngine::lay_out_grads(
-    const ParamGroup& group,
-    std::size_t element_size) const {
-  GradLayout layout;
-  layout.bytes = header_bytes(group);
-  for (const auto& param : group.params) {
-    layout.offsets.push_back(layout.bytes);
-    const auto bytes =
-        static_cast<std::size_t>(param->full_numel()) * element_size;
-    layout.bytes += (bytes + 63) / 64 * 64;
-  }
-  return layout;
-}
-
-std::size_t SharedMemoryEngine::slot_offset(
+std::size_t SharedMemoryEngine::place_offset(
     int rank,
     std::size_t place) const {
-  return slot_bytes_ *
+  return place_bytes_ *
       (static_cast<std::size_t>(rank) * HostMemory::kStreamDepth + place);
 }
 
@@ -179,13 +166,13 @@ void SharedMemoryEngine::start_reduce(ParamGroup& group) {
     const Stopwatch stopwatch(reduce_time_);
     c10::AutoGradMode grad_off(false);
     const auto layout = lay_out_grads(group, c10::elementSize(types.wire));
-    std::byte* slot =
-        slab_->writable() + slot_offset(communicator().rank(), place);
+    std::byte* message =
+        slab_->writable() + place_offset(communicator().rank(), place);
     for (std::size_t i = 0; i < group.params.size(); ++i) {
       const at::Tensor grad = group.params[i]->release_full_grad();
-      slot[i] = static_cast<std::byte>(grad.defined());
+      message[i] = static_cast<std::byte>(grad.defined());
       if (grad.defined()) {
-        view_of(slot + layout.offsets[i], grad.sizes(), types.wire).copy_(grad);
+        view_of(message + layout.offsets[i], grad.sizes(), types.wire).copy_(grad);
       }
     }
   }
@@ -227,11 +214,11 @@ void SharedMemoryEngine::sum_own_rows(const Posted& posted) {
         static_cast<std::size_t>(param.row_numel()) * element;
     bool any = false;
     for (int rank = 0; rank < num_ranks; ++rank) {
-      const std::byte* slot =
-          slab_->readable() + slot_offset(rank, posted.place);
-      const bool present = slot[i] != std::byte{0};
+      const std::byte* message =
+          slab_->readable() + place_offset(rank, posted.place);
+      const bool present = message[i] != std::byte{0};
       inputs[static_cast<std::size_t>(rank)] =
-          present ? slot + layout.offsets[i] + own_offset : nullptr;
+          present ? message + layout.offsets[i] + own_offset : nullptr;
       any = any || present;
     }
     if (!any) {

@@ -12,11 +12,11 @@
 // a unit's gradients into its slab and posts it; one unit later it sums its own
 // rows straight from all slabs, in rank order.
 
-#include "runtime/shard_engine.h"
+#include <deque>
 
 #include "fsdp/host_memory.h"
-
-#include <deque>
+#include "runtime/counted_region.h"
+#include "runtime/shard_engine.h"
 
 namespace fsdp {
 
@@ -29,20 +29,13 @@ class SharedMemoryEngine final : public ShardEngine {
   void enter(const Request& request, std::span<ParamGroup* const> groups)
       override;
   void start_unshard(ParamGroup& group) override;
-  void finish_unshard(
-      ParamGroup& group,
-      std::span<const ShardedParam::GradHooks> hooks) override;
+  void finish_unshard(ParamGroup& group) override;
   void reshard(ParamGroup& group) override;
   void start_reduce(ParamGroup& group) override;
   void finish_backward(const std::string& unit) override;
   void abandon() noexcept override;
 
  private:
-  /// Where the gradients of one reduction lie in a rank's slab.
-  struct GradLayout {
-    std::vector<std::size_t> offsets; ///< from the slab slot's begin
-    std::size_t bytes = 0; ///< of the whole message
-  };
   /// A reduction that this rank has posted and not yet summed.
   struct Posted {
     ParamGroup* group;
@@ -51,16 +44,14 @@ class SharedMemoryEngine final : public ShardEngine {
     ReductionTypes types;
   };
 
-  GradLayout lay_out_grads(const ParamGroup& group, std::size_t element_size)
-      const;
-  void require_slab(std::size_t slot_bytes);
-  std::size_t slot_offset(int rank, std::size_t place) const;
+  void require_slab(std::size_t message_bytes);
+  std::size_t place_offset(int rank, std::size_t place) const;
   void finish_oldest();
   void sum_own_rows(const Posted& posted);
 
   HostMemory& memory_;
-  std::shared_ptr<SharedRegion> slab_;
-  std::size_t slot_bytes_ = 0;
+  CountedRegion slab_; ///< kStreamDepth places for each rank
+  std::size_t place_bytes_ = 0;
   /// Of the next message. Begins at 0 in each epoch, and with each engine (the
   /// stream's numbers go on from one engine to the next).
   std::size_t next_place_ = 0;

@@ -27,12 +27,11 @@ Unit::~Unit() {
 void Unit::join(std::shared_ptr<UnitTree> tree, const std::string& name) {
   tree_ = std::move(tree);
   group_.unit = name;
+  group_.entry = 0; // the former tree counted its own
   for (const auto& param : group_.params) {
     param->set_owner(name);
   }
-  if (grad_hooks_.empty()) {
-    make_grad_hooks();
-  }
+  set_grad_hooks();
 }
 
 bool Unit::is_root() const {
@@ -41,10 +40,10 @@ bool Unit::is_root() const {
 
 // Note [Who keeps whom]: autograd graphs may outlive the model, so their hooks
 // hold the unit weakly.
-void Unit::make_grad_hooks() {
+void Unit::set_grad_hooks() {
   const std::weak_ptr<Unit> weak = weak_from_this();
   for (std::size_t i = 0; i < group_.params.size(); ++i) {
-    grad_hooks_.push_back(
+    group_.params[i]->set_grad_hooks(
         {.before =
              [weak] {
                if (const auto unit = weak.lock()) {
@@ -60,26 +59,26 @@ void Unit::make_grad_hooks() {
   }
 }
 
-void Unit::start_gather() {
+void Unit::start_unshard() {
   if (state_ != State::kSharded || group_.params.empty()) {
     return;
   }
   tree_->engine().start_unshard(group_);
-  state_ = State::kGathering;
-  ++tree_->num_unshards;
+  state_ = State::kUnsharding;
+  ++num_unshards_;
   tree_->observe(UnitEvent::kUnshard, *this);
 }
 
-void Unit::gather() {
-  start_gather();
-  if (state_ == State::kGathering) {
-    tree_->engine().finish_unshard(group_, grad_hooks_);
+void Unit::unshard() {
+  start_unshard();
+  if (state_ == State::kUnsharding) {
+    tree_->engine().finish_unshard(group_);
     state_ = State::kUnsharded;
     tree_->observe(UnitEvent::kWaitUnshard, *this);
   }
 }
 
-void Unit::release() {
+void Unit::reshard() {
   if (state_ == State::kSharded) {
     return;
   }
@@ -95,12 +94,13 @@ void Unit::pre_forward(
     // A recomputation (activation checkpoint): its graph is a part of the
     // backward that is running, which ends what is begun here.
     tree_->begin_backward();
-    gather();
+    enter_backward();
+    unshard();
     cast_inputs(inputs);
     return;
   }
   tree_->begin_forward(*this);
-  gather();
+  unshard();
   tree_->prefetch_forward();
   cast_inputs(inputs);
   if (c10::GradMode::is_enabled()) {
@@ -123,13 +123,13 @@ void Unit::post_forward(const std::vector<at::Tensor*>& outputs) {
   }
   if (c10::GradMode::is_enabled() && open_use_) {
     open_use_->number = tree_->record_use(*this);
-    ++num_uses_;
+    ++pass_.num_uses;
     ever_used_with_grad_ = true;
     hook_outputs(outputs);
   }
   open_use_.reset();
   if (reshards_after_forward()) {
-    release();
+    reshard();
   }
   tree_->end_forward();
   cast_outputs(outputs);
@@ -232,7 +232,7 @@ void Unit::pre_backward(const std::shared_ptr<Use>& use) {
   tree_->flush_prefetch();
   enter_backward();
   if (!use || use->passed_in != tree_->backward_number()) {
-    gather();
+    unshard();
   }
   if (use) {
     tree_->defer_prefetch(use->number);
@@ -240,8 +240,8 @@ void Unit::pre_backward(const std::shared_ptr<Use>& use) {
 }
 
 void Unit::enter_backward() {
-  if (!in_this_backward_) {
-    in_this_backward_ = true;
+  if (!pass_.in_backward) {
+    pass_.in_backward = true;
     for (const auto& param : group_.params) {
       param->begin_backward();
     }
@@ -249,7 +249,7 @@ void Unit::enter_backward() {
 }
 
 void Unit::before_grad() {
-  if (in_this_backward_) {
+  if (pass_.in_backward) {
     return;
   }
   if (!ever_used_with_grad_) {
@@ -273,18 +273,18 @@ void Unit::pass_use(const std::shared_ptr<Use>& use) {
     return;
   }
   use->passed_in = tree_->backward_number();
-  ++num_passed_;
-  if (in_this_backward_) {
-    release(); // first, so that the next gather takes its memory
+  ++pass_.num_passed;
+  if (pass_.in_backward) {
+    reshard(); // first, so that the next gather takes its memory
   }
   tree_->flush_prefetch();
-  if (in_this_backward_ && num_passed_ == num_uses_ && !reduction_started_) {
+  if (pass_.in_backward && pass_.num_passed == pass_.num_uses && !pass_.reduction_started) {
     start_reduction();
   }
 }
 
 void Unit::start_reduction() {
-  reduction_started_ = true;
+  pass_.reduction_started = true;
   const auto& params = group_.params;
   if (!sync_gradients_) {
     for (const auto& param : params) {
@@ -295,17 +295,17 @@ void Unit::start_reduction() {
   }
   const bool is_trainable =
       std::any_of(params.begin(), params.end(), [](const auto& param) {
-        return param->requires_grad() || param->has_kept_grad();
+        return param->is_reduced();
       });
   if (is_trainable) {
     tree_->engine().start_reduce(group_);
-    ++tree_->num_reductions;
+    ++num_reductions_;
     tree_->observe(UnitEvent::kReduce, *this);
   }
 }
 
 void Unit::reduce_leftovers() {
-  if (!in_this_backward_) {
+  if (!pass_.in_backward) {
     if (!sync_gradients_ || !group_.has_unreduced_backward) {
       return;
     }
@@ -317,29 +317,26 @@ void Unit::reduce_leftovers() {
       std::any_of(params.begin(), params.end(), [](const auto& param) {
         return param->has_taken_grad();
       });
-  if (!reduction_started_ || came_late) {
+  if (!pass_.reduction_started || came_late) {
     start_reduction();
   }
 }
 
 void Unit::end_backward() {
-  if (in_this_backward_) {
+  if (pass_.in_backward) {
     for (const auto& param : group_.params) {
       param->end_backward();
     }
-    release();
-  } else if (state_ == State::kGathering) {
-    release();
+    reshard();
+  } else if (state_ == State::kUnsharding) {
+    reshard(); // a prefetch for a use that the backward did not reach
   }
-  num_uses_ = 0;
-  num_passed_ = 0;
-  in_this_backward_ = false;
-  reduction_started_ = false;
+  pass_ = {};
 }
 
 void Unit::abandon() noexcept {
   try {
-    release();
+    reshard();
   } catch (...) {
     // Only a wait can fail here, of a gather that the failure has ended.
     state_ = State::kSharded;
@@ -349,10 +346,7 @@ void Unit::abandon() noexcept {
   }
   group_.has_unreduced_backward = false;
   open_use_.reset();
-  num_uses_ = 0;
-  num_passed_ = 0;
-  in_this_backward_ = false;
-  reduction_started_ = false;
+  pass_ = {};
 }
 
 } // namespace fsdp

@@ -2,14 +2,14 @@
 // One fully_shard call: the hooks around its module's forward and backward
 // (FSDP2's FSDPState and FSDPParamGroup).
 //
-//   kSharded --start_gather--> kGathering --gather--> kUnsharded --release-->
+//   kSharded --start_unshard--> kUnsharding --unshard--> kUnsharded --reshard-->
 //
-// forward   pre_forward gathers; post_forward releases, unless the unit is kept
+// forward   pre_forward unshards; post_forward reshards, unless the unit is kept
 //           for the backward
 // backward  the first gradient of an output (or, should no output be used, of a
-//           parameter) gathers; the first gradient of a non-leaf input releases
+//           parameter) unshards; the first gradient of a non-leaf input reshards
 //           and starts the reduction: by then everything inside the unit has run
-// end       what is left is reduced and released before backward() returns
+// end       what is left is reduced and resharded before backward() returns
 
 #include <memory>
 #include <optional>
@@ -34,8 +34,8 @@ class Unit final : public detail::ForwardHooks,
   ~Unit() override;
 
   torch::nn::Module& module() const { return *module_; }
-  ParamGroup& group() { return group_; }
-  const ParamGroup& group() const { return group_; }
+  ParamGroup& param_group() { return group_; }
+  const ParamGroup& param_group() const { return group_; }
   const std::string& name() const { return group_.unit; }
   UnitTree& tree() const { return *tree_; }
   void join(std::shared_ptr<UnitTree> tree, const std::string& name);
@@ -46,10 +46,13 @@ class Unit final : public detail::ForwardHooks,
   void post_forward(const std::vector<at::Tensor*>& outputs) override;
   void forward_failed() noexcept override;
 
-  bool is_gathering() const { return state_ == State::kGathering; }
-  void start_gather();
-  void gather();
-  void release();
+  std::int64_t num_unshards() const { return num_unshards_; }
+  std::int64_t num_reductions() const { return num_reductions_; }
+
+  bool is_unsharding() const { return state_ == State::kUnsharding; }
+  void start_unshard();
+  void unshard();
+  void reshard();
 
   void set_requires_gradient_sync(bool sync) { sync_gradients_ = sync; }
   void set_reshard_after_forward(bool reshard) {
@@ -64,7 +67,7 @@ class Unit final : public detail::ForwardHooks,
   void abandon() noexcept;
 
  private:
-  enum class State { kSharded, kGathering, kUnsharded };
+  enum class State { kSharded, kUnsharding, kUnsharded };
   /// One forward of the unit in grad mode, until its backward has passed.
   struct Use {
     std::size_t number = 0; ///< in the tree's order
@@ -78,7 +81,7 @@ class Unit final : public detail::ForwardHooks,
   void cast_outputs(const std::vector<at::Tensor*>& outputs) const;
   void hook_inputs(const std::vector<at::Tensor*>& inputs);
   void hook_outputs(const std::vector<at::Tensor*>& outputs);
-  void make_grad_hooks();
+  void set_grad_hooks();
 
   void pre_backward(const std::shared_ptr<Use>& use);
   void enter_backward();
@@ -91,16 +94,20 @@ class Unit final : public detail::ForwardHooks,
   ParamGroup group_;
   FullyShardOptions options_;
   std::shared_ptr<UnitTree> tree_;
-  std::vector<ShardedParam::GradHooks> grad_hooks_;
   State state_ = State::kSharded;
   bool sync_gradients_ = true;
+  std::int64_t num_unshards_ = 0;
+  std::int64_t num_reductions_ = 0;
 
   std::shared_ptr<Use> open_use_; ///< of the forward under way
-  std::size_t num_uses_ = 0; ///< since the last backward
-  std::size_t num_passed_ = 0;
   bool ever_used_with_grad_ = false;
-  bool in_this_backward_ = false;
-  bool reduction_started_ = false;
+  /// From the first use after a backward to the end of the next one.
+  struct Pass {
+    std::size_t num_uses = 0;
+    std::size_t num_passed = 0;
+    bool in_backward = false;
+    bool reduction_started = false;
+  } pass_;
 };
 
 /// The unit of `module`, or null if fully_shard was not called on it.

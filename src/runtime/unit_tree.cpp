@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "comm/error_text.h"
 #include "runtime/unit.h"
 
 namespace fsdp {
@@ -37,40 +38,57 @@ std::vector<Unit*> UnitTree::units_below(const Unit& unit) const {
 
 void UnitTree::prepare(const std::vector<Unit*>& units) {
   for (Unit* unit : units) {
-    ParamGroup& group = unit->group();
+    ParamGroup& group = unit->param_group();
     bool has_changed_dtype = false;
     for (const auto& param : group.params) {
       has_changed_dtype = param->adopt_user_changes() || has_changed_dtype;
     }
     if (!group.params.empty() && (!group.slot || has_changed_dtype)) {
-      unit->release();
+      unit->reshard();
       engine_->add(group);
     }
   }
 }
 
-void UnitTree::begin_forward(Unit& unit) {
-  forward_order_.push_back(&unit);
-  if (depth_++ > 0) {
-    return;
-  }
-  forward_order_.assign(1, &unit);
-  entry_with_grad_ = c10::GradMode::is_enabled();
-  entry_epoch_ = engine_->communicator().epoch();
-  listen_to_backward(shared_from_this());
-  const auto below = units_below(unit);
-  prepare(below);
+// Every rank calls it at the same point: nobody may still be reading what the
+// units held before.
+void UnitTree::publish(Request request, const std::vector<Unit*>& units) {
+  prepare(units);
   std::vector<ParamGroup*> groups;
-  for (Unit* other : below) {
-    if (!other->group().params.empty()) {
-      groups.push_back(&other->group());
+  for (Unit* unit : units) {
+    ParamGroup& group = unit->param_group();
+    if (!group.params.empty()) {
+      groups.push_back(&group);
+      group.entry = entry_;
     }
   }
-  engine_->enter(
+  engine_->enter(request, groups);
+}
+
+bool UnitTree::is_published(Unit& unit) const {
+  const ParamGroup& group = unit.param_group();
+  // A backward computes with what its forward has published.
+  return group.params.empty() || group.entry == entry_ ||
+      (in_backward() && group.entry > 0);
+}
+
+void UnitTree::begin_forward(Unit& unit) {
+  forward_order_.push_back(&unit);
+  const bool is_outermost = depth_++ == 0;
+  if (is_outermost) {
+    forward_order_.assign(1, &unit);
+    entry_with_grad_ = c10::GradMode::is_enabled();
+    entry_epoch_ = engine_->communicator().epoch();
+    ++entry_;
+    listen_to_backward(shared_from_this());
+  } else if (is_published(unit)) {
+    return;
+  }
+  publish(
       {.meeting = Meeting::kForward,
        .grad_enabled = entry_with_grad_,
-       .subject = unit.group().describe()},
-      groups);
+       .subject = unit.param_group().describe()},
+      is_outermost ? units_below(unit) : std::vector<Unit*>{&unit});
 }
 
 void UnitTree::prefetch_forward() {
@@ -82,7 +100,10 @@ void UnitTree::prefetch_forward() {
         recorded_order_[position] != forward_order_[position]) {
       return;
     }
-    recorded_order_[position + ahead]->start_gather();
+    Unit& next = *recorded_order_[position + ahead];
+    if (is_published(next)) {
+      next.start_unshard();
+    }
   }
 }
 
@@ -96,21 +117,35 @@ void UnitTree::end_forward() {
 
 void UnitTree::drop_unused_prefetches() {
   for (Unit* unit : units_) {
-    if (unit->is_gathering()) {
-      unit->release();
+    if (unit->is_unsharding()) {
+      unit->reshard();
     }
   }
 }
 
-void UnitTree::enter_for_unshard(Unit& unit) {
-  if (in_forward() || in_backward() || unit.group().params.empty()) {
+void UnitTree::unshard(Unit& unit) {
+  const bool is_entry = !in_forward() && !in_backward();
+  const auto publish_and_unshard = [&] {
+    if (!is_published(unit)) {
+      publish(
+          {.meeting = Meeting::kUnshard,
+           .subject = unit.param_group().describe()},
+          {&unit});
+    }
+    unit.unshard();
+  };
+  if (!is_entry) {
+    publish_and_unshard(); // a failure is told by who is under way
     return;
   }
-  prepare({&unit});
-  ParamGroup* group = &unit.group();
-  engine_->enter(
-      {.meeting = Meeting::kUnshard, .subject = group->describe()},
-      {&group, 1});
+  ++entry_;
+  entry_epoch_ = engine_->communicator().epoch();
+  try {
+    publish_and_unshard();
+  } catch (...) {
+    fail("in unshard() of " + unit.param_group().describe());
+    throw;
+  }
 }
 
 std::size_t UnitTree::record_use(Unit& unit) {
@@ -135,7 +170,7 @@ void UnitTree::flush_prefetch() {
   for (std::int64_t ahead = 1; use >= 0 && ahead <= prefetch_depth_; ++ahead) {
     const auto before = use - ahead;
     if (before >= 0 && static_cast<std::size_t>(before) < uses_.size()) {
-      uses_[static_cast<std::size_t>(before)]->start_gather();
+      uses_[static_cast<std::size_t>(before)]->start_unshard();
     }
   }
 }
@@ -148,7 +183,7 @@ void UnitTree::backward_ended() {
   for (auto unit = units_.rbegin(); unit != units_.rend(); ++unit) {
     (*unit)->reduce_leftovers();
   }
-  engine_->finish_backward(units_.front()->group().describe());
+  engine_->finish_backward(units_.front()->param_group().describe());
   for (Unit* unit : units_) {
     unit->end_backward();
   }
@@ -170,7 +205,9 @@ void UnitTree::backward_failed() noexcept {
 void UnitTree::fail(const std::string& where) noexcept {
   Communicator& comm = engine_->communicator();
   if (comm.epoch() == entry_epoch_) {
-    comm.fail(where + ": " + current_exception_text());
+    const std::string text = current_exception_text();
+    comm.fail(
+        where + ": " + std::string(without_rank_prefix(comm.rank(), text)));
   }
   engine_->abandon();
   for (Unit* unit : units_) {

@@ -32,7 +32,9 @@ class UnitTree final : public BackwardListener,
 
   // A forward: the outermost unit's opens and closes it.
 
-  /// [collective if it is the outermost] Before `unit`'s forward.
+  /// [collective] Before `unit`'s forward. The outermost one publishes the units
+  /// below it; another unit that runs in it (a sibling, a module that two units
+  /// share) is published when its forward begins.
   void begin_forward(Unit& unit);
   /// After the unit was gathered: begins the gathers of those that followed it
   /// in the last forward.
@@ -42,8 +44,9 @@ class UnitTree final : public BackwardListener,
   /// Grad mode at the outermost forward.
   bool entry_with_grad() const { return entry_with_grad_; }
 
-  /// [collective] The entry of an explicit unshard().
-  void enter_for_unshard(Unit& unit);
+  /// [collective] An explicit unshard(): an entry of its own unless a forward or
+  /// a backward is under way.
+  void unshard(Unit& unit);
 
   // A backward.
 
@@ -71,18 +74,18 @@ class UnitTree final : public BackwardListener,
   void set_observer(UnitObserver observer) { observer_ = std::move(observer); }
   void observe(UnitEvent event, const Unit& unit) const;
 
-  std::int64_t num_unshards = 0;
-  std::int64_t num_reductions = 0;
-
  private:
   std::vector<Unit*> units_below(const Unit& unit) const;
   void prepare(const std::vector<Unit*>& units);
+  void publish(Request request, const std::vector<Unit*>& units);
+  bool is_published(Unit& unit) const;
   void drop_unused_prefetches();
 
   std::shared_ptr<ShardEngine> engine_;
   std::vector<Unit*> units_;
   int depth_ = 0;
   bool entry_with_grad_ = false;
+  std::uint64_t entry_ = 0; ///< outermost forwards and unshard() calls so far
   std::uint64_t entry_epoch_ = 0;
   std::vector<Unit*> forward_order_; ///< of the forward under way
   std::vector<Unit*> recorded_order_; ///< of the last whole forward

@@ -221,6 +221,19 @@ TEST(Hooked, WrapsStockModules) {
   EXPECT_EQ(second->num_inputs, 3u);
 }
 
+struct ShiftImpl : torch::nn::Module {
+  Tensor forward(const Tensor& x, double shift = 1) { return x + shift; }
+};
+FSDP_MODULE_EXACT(Shift);
+
+TEST(Hooked, ExactModulesFitInSequentialWithTheirFullSignature) {
+  Shift shift;
+  const auto first = record(shift);
+  torch::nn::Sequential one(shift);
+  EXPECT_TRUE(at::equal(one->forward(input(), 3.0), input() + 3));
+  EXPECT_EQ(first->num_pre, 1);
+}
+
 TEST(Hooked, RefusesToBeCloned) {
   Plain block(4);
   try {

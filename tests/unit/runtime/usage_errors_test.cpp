@@ -254,7 +254,7 @@ TEST(Units, AreAskedForWhereThereAreNone) {
     const std::string name = "module 'fsdp::testing::Stack'";
     const std::string not_called = ": fully_shard was not called on " + name;
     const std::string none =
-        "no unit in " + name + " or below it; call fully_shard first";
+        ": no unit in " + name + " or below it; call fully_shard first";
     EXPECT_EQ(
         thrown_text<UsageError>([&] { unshard(*model); }),
         "unshard" + not_called);
@@ -264,21 +264,23 @@ TEST(Units, AreAskedForWhereThereAreNone) {
     EXPECT_EQ(
         thrown_text<UsageError>(
             [&] { set_requires_gradient_sync(*model, false); }),
-        none);
+        "set_requires_gradient_sync" + none);
     EXPECT_EQ(
         thrown_text<UsageError>(
             [&] { set_reshard_after_forward(*model, false); }),
-        none);
+        "set_reshard_after_forward" + none);
     EXPECT_EQ(
-        thrown_text<UsageError>([&] { set_prefetch_depth(*model, 1); }), none);
+        thrown_text<UsageError>([&] { set_prefetch_depth(*model, 1); }),
+        "set_prefetch_depth" + none);
     EXPECT_EQ(
-        thrown_text<UsageError>([&] { set_unit_observer(*model, {}); }), none);
+        thrown_text<UsageError>([&] { set_unit_observer(*model, {}); }),
+        "set_unit_observer" + none);
     testing::shard_stack(model, world);
     EXPECT_EQ(
         thrown_text<UsageError>([&] {
           set_requires_gradient_sync(*model->last, false, /*recurse=*/false);
         }),
-        "recurse = false: fully_shard was not called on module "
+        "set_requires_gradient_sync: fully_shard was not called on module "
         "'torch::nn::LinearImpl'");
     EXPECT_EQ(
         thrown_text<UsageError>([&] { set_prefetch_depth(*model, -1); }),
@@ -477,6 +479,9 @@ TEST_P(WriteToAGatheredParameter, EndsTheProcessAfterOneLineThatNamesIt) {
           [](const ProcessGroup& world) {
             Stack model;
             testing::shard_stack(model, world);
+            // A block of the same size has had the memory before.
+            unshard(*model->blocks[0]);
+            reshard(*model->blocks[0]);
             const auto block = model->blocks[1]->as<Block>();
             unshard(*block);
             c10::AutoGradMode grad_off(false);
