@@ -11,12 +11,12 @@
 #include <string>
 #include <vector>
 
+#include "comm/c10d/run_together.h"
 #include "fsdp/error.h"
 #include "fsdp/process_group.h"
 #include "train/config.h"
 #include "train/console.h"
 #include "train/json_log.h"
-#include "train/run_together.h"
 #include "train/trainer.h"
 
 namespace fsdp::cli {

@@ -9,6 +9,7 @@
 #include <set>
 #include <unordered_map>
 
+#include "comm/c10d/run_together.h"
 #include "fsdp/fully_shard.h"
 #include "runtime/param_registry.h"
 #include "runtime/scalar_type.h"
@@ -30,36 +31,49 @@ std::vector<ShardInfo> shard_infos(const torch::nn::Module& module) {
   return infos;
 }
 
+namespace {
+
+/// [collective]
+at::Tensor full_value(const ShardedParam& param) {
+  const ProcessGroup& group = param.process_group();
+  std::vector<std::int64_t> counts;
+  for (int rank = 0; rank < group.size(); ++rank) {
+    counts.push_back(param.rows(rank).length * param.row_numel());
+  }
+  const at::Tensor local =
+      (param.is_unsharded() ? param.local() : param.registered())
+          .detach()
+          .contiguous();
+  at::Tensor full = at::empty(param.full_sizes(), local.options());
+  group.communicator()
+      .all_gather(
+          local.const_data_ptr(),
+          full.mutable_data_ptr(),
+          counts,
+          to_dtype(local.scalar_type()),
+          param.describe())
+      ->wait();
+  return full;
+}
+
+} // namespace
+
 std::vector<std::pair<std::string, at::Tensor>> full_parameters(
     torch::nn::Module& module) {
   c10::AutoGradMode grad_off(false);
   std::unordered_map<const c10::TensorImpl*, at::Tensor> full;
   for (const auto& child : module.modules()) {
     const auto unit = unit_of(*child);
-    if (!unit) {
+    if (!unit || unit->param_group().params.empty()) {
       continue;
     }
-    for (const auto& param : unit->param_group().params) {
-      const ProcessGroup& group = param->process_group();
-      std::vector<std::int64_t> counts;
-      for (int rank = 0; rank < group.size(); ++rank) {
-        counts.push_back(param->rows(rank).length * param->row_numel());
+    const auto& params = unit->param_group().params;
+    run_together(params.front()->process_group(), [&] {
+      for (const auto& param : params) {
+        full.emplace(
+            param->registered().unsafeGetTensorImpl(), full_value(*param));
       }
-      const at::Tensor local =
-          (param->is_unsharded() ? param->local() : param->registered())
-              .detach()
-              .contiguous();
-      at::Tensor whole = at::empty(param->full_sizes(), local.options());
-      group.communicator()
-          .all_gather(
-              local.const_data_ptr(),
-              whole.mutable_data_ptr(),
-              counts,
-              to_dtype(local.scalar_type()),
-              param->describe())
-          ->wait();
-      full.emplace(param->registered().unsafeGetTensorImpl(), whole);
-    }
+    });
   }
   std::vector<std::pair<std::string, at::Tensor>> named;
   for (const auto& entry : module.named_parameters()) {

@@ -278,7 +278,8 @@ void Unit::pass_use(const std::shared_ptr<Use>& use) {
     reshard(); // first, so that the next gather takes its memory
   }
   tree_->flush_prefetch();
-  if (pass_.in_backward && pass_.num_passed == pass_.num_uses && !pass_.reduction_started) {
+  if (pass_.in_backward && pass_.num_passed == pass_.num_uses &&
+      !pass_.reduction_started) {
     start_reduction();
   }
 }

@@ -9,13 +9,13 @@
 #include <string>
 #include <utility>
 
+#include "comm/c10d/run_together.h"
 #include "comm/error_text.h"
 #include "fsdp/clip_grad.h"
 #include "fsdp/error.h"
 #include "fsdp/fully_shard.h"
 #include "fsdp/memory.h"
 #include "train/run_setup.h"
-#include "train/run_together.h"
 #include "train/sampling.h"
 #include "train/schedule.h"
 

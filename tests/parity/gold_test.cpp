@@ -129,9 +129,9 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Combine(
         ::testing::Values("inproc", "shm", "gloo"),
         ::testing::Values(1, 2, 3, 4, 6, 8)),
-    [](const auto& info) {
-      return std::get<0>(info.param) + "_" +
-          std::to_string(std::get<1>(info.param));
+    [](const auto& ranks) {
+      return std::get<0>(ranks.param) + "_" +
+          std::to_string(std::get<1>(ranks.param));
     });
 
 } // namespace

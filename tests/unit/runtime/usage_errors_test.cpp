@@ -469,7 +469,7 @@ INSTANTIATE_TEST_SUITE_P(
     Backends,
     WriteToAGatheredParameter,
     ::testing::Values("inproc", "gloo"),
-    [](const auto& info) { return info.param; });
+    [](const auto& backend) { return backend.param; });
 
 TEST_P(WriteToAGatheredParameter, EndsTheProcessAfterOneLineThatNamesIt) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");

@@ -1,4 +1,4 @@
-#include "train/run_together.h"
+#include "comm/c10d/run_together.h"
 
 #include <cstdint>
 #include <exception>
