@@ -39,24 +39,26 @@ void shard_for_run(
 std::unique_ptr<Optimizer> make_optimizer(
     const TrainOptions& options, std::vector<at::Tensor> parameters) {
   switch (options.optimizer) {
-    case OptimizerKind::kAdamW: {
-      AdamWOptions adamw(options.lr);
-      adamw.beta2 = options.beta2;
-      adamw.weight_decay = options.weight_decay;
-      return std::make_unique<AdamW>(std::move(parameters), adamw);
-    }
-    case OptimizerKind::kAdam: {
-      AdamOptions adam(options.lr);
-      adam.beta2 = options.beta2;
-      adam.weight_decay = options.weight_decay;
-      return std::make_unique<Adam>(std::move(parameters), adam);
-    }
+    case OptimizerKind::kAdamW:
+      return std::make_unique<AdamW>(
+          std::move(parameters),
+          AdamWOptions{
+              .lr = options.lr,
+              .beta2 = options.beta2,
+              .weight_decay = options.weight_decay});
+    case OptimizerKind::kAdam:
+      return std::make_unique<Adam>(
+          std::move(parameters),
+          AdamOptions{
+              .lr = options.lr,
+              .beta2 = options.beta2,
+              .weight_decay = options.weight_decay});
     case OptimizerKind::kSGD:
       break;
   }
-  SGDOptions sgd(options.lr);
-  sgd.weight_decay = options.weight_decay;
-  return std::make_unique<SGD>(std::move(parameters), sgd);
+  return std::make_unique<SGD>(
+      std::move(parameters),
+      SGDOptions{.lr = options.lr, .weight_decay = options.weight_decay});
 }
 
 RunHeader describe_run(

@@ -273,6 +273,10 @@ TEST(Optimizer, RefusesAGatheredParameterByName) {
   });
 }
 
+std::unique_ptr<SGD> make_sgd(Scale& model) {
+  return std::make_unique<SGD>(model->parameters(), SGDOptions{.lr = 0.1});
+}
+
 TEST(Optimizer, TrainsTheShardsOfAModelThatWasForwardedOrListedBefore) {
   // w = 1 - 0.1 * 1 everywhere, whether the optimizer was made before sharding
   // or after a forward without grad.
@@ -281,7 +285,7 @@ TEST(Optimizer, TrainsTheShardsOfAModelThatWasForwardedOrListedBefore) {
       Scale model(Shape{8});
       std::unique_ptr<SGD> optimizer;
       if (is_made_before) {
-        optimizer = std::make_unique<SGD>(model->parameters(), SGDOptions(0.1));
+        optimizer = make_sgd(model);
       }
       fully_shard(model, {.mesh = testing::shard_mesh(world)});
       if (!is_made_before) {
@@ -289,7 +293,7 @@ TEST(Optimizer, TrainsTheShardsOfAModelThatWasForwardedOrListedBefore) {
           const at::NoGradGuard no_grad;
           model(at::ones({8}));
         }
-        optimizer = std::make_unique<SGD>(model->parameters(), SGDOptions(0.1));
+        optimizer = make_sgd(model);
       }
       model(at::ones({8})).backward();
       optimizer->step();
