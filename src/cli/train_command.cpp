@@ -78,7 +78,7 @@ void run_train(const TrainOptions& options) {
   run_together(world, [&] {
     if (!options.log_json.empty() && world.rank() == 0)
       observers.push_back(&log.emplace(options.log_json));
-    train(options, world, observers);
+    Trainer(options, world, observers).run();
   });
 }
 

@@ -91,7 +91,12 @@ std::vector<TrainFlag> model_and_data_flags() {
       {"preset",
        "NAME",
        "Model and defaults of the other flags: seed, mid, bytes, words or tiny",
-       [](Options& o, const Text& t) { o.preset = find_preset(t).name; },
+       [](Options& o, const Text& t) {
+         const Preset& preset = find_preset(t);
+         static_cast<TrainDefaults&>(o) = preset.defaults;
+         o.preset = preset.name;
+         o.shape = preset.shape;
+       },
        [](const Options& o) { return o.preset; }},
       {"data",
        "PATH",

@@ -2,7 +2,6 @@
 
 #include <torch/nn/module.h>
 
-#include <numeric>
 #include <string>
 #include <utility>
 
@@ -66,18 +65,10 @@ RunHeader describe_run(
     const LanguageModel& model,
     const Corpus& corpus,
     const ProcessGroup& group) {
-  std::int64_t num_parameters = 0;
-  for (const ShardInfo& info : shard_infos(*model.module)) {
-    num_parameters += std::accumulate(
-        info.full_sizes.begin(),
-        info.full_sizes.end(),
-        std::int64_t{1},
-        std::multiplies<>());
-  }
   return {
       .model = options.preset + ": " +
                std::string(find_preset(options.preset).summary) + " (" +
-               std::to_string(num_parameters) + " parameters)",
+               std::to_string(model.num_parameters) + " parameters)",
       .data = options.fixed_random_batch ? "one batch of random tokens"
                                          : corpus.description,
       .ranks = std::to_string(group.size()) + " rank(s) over " +
