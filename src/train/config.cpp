@@ -1,7 +1,10 @@
 #include "train/config.h"
 
 #include <algorithm>
+#include <charconv>
+#include <cstdlib>
 #include <ranges>
+#include <system_error>
 
 #include "core/nearest_name.h"
 #include "fsdp/error.h"
@@ -73,6 +76,27 @@ void check_reports(const TrainOptions& options) {
 }
 
 } // namespace
+
+std::vector<Setting> environment_settings() {
+  const char* variable = std::getenv("OMP_NUM_THREADS");
+  const char* launchers = std::getenv("FSDP_DEFAULT_THREADS");
+  const std::string_view text = variable == nullptr ? "" : variable;
+  if (text.empty() || (launchers != nullptr && text == launchers)) {
+    return {};
+  }
+  // OpenMP takes a list too, a number for each level of nested regions.
+  const std::string_view outermost = text.substr(0, text.find(','));
+  int threads = 0;
+  const char* end = outermost.data() + outermost.size();
+  const auto [rest, error] = std::from_chars(outermost.data(), end, threads);
+  require(
+      error == std::errc() && rest == end && threads >= 1 &&
+          threads <= kMaxThreads,
+      "OMP_NUM_THREADS is \"" + std::string(text) +
+          "\": expected a whole number from 1 to " +
+          std::to_string(kMaxThreads));
+  return {{"threads", std::string(outermost)}};
+}
 
 TrainOptions make_train_options(const std::vector<Setting>& settings) {
   TrainOptions options;

@@ -15,6 +15,8 @@
 
 namespace fsdp {
 
+inline constexpr int kMaxThreads = 1024;
+
 /// What a preset sets, and what none does.
 struct TrainOptions : TrainDefaults {
   std::string preset;
@@ -47,6 +49,12 @@ struct TrainFlag {
   void (*set)(TrainOptions& options, const std::string& text);
   std::string (*get)(const TrainOptions& options);
 };
+
+/// What the user's environment sets, before files and flags: OMP_NUM_THREADS is
+/// `threads`, unless `fsdp run` chose that number (FSDP_DEFAULT_THREADS): with
+/// it a run's bits would depend on the machine's cores. Throws ConfigError if
+/// it is no number.
+std::vector<Setting> environment_settings();
 
 /// In the order of the help text.
 const std::vector<TrainFlag>& train_flags();

@@ -223,9 +223,10 @@ std::vector<TrainFlag> runtime_flags() {
   return {
       {"threads",
        "N",
-       "Threads per rank",
+       "Threads per rank; default: OMP_NUM_THREADS if you set it, else 1 (the "
+       "number that fsdp run sets is for other programs)",
        [](Options& o, const Text& t) {
-         o.threads = static_cast<int>(whole("threads", t, 1, 1024));
+         o.threads = static_cast<int>(whole("threads", t, 1, kMaxThreads));
        },
        [](const Options& o) { return std::to_string(o.threads); }},
       {"no-sync-accumulation",
