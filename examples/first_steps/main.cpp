@@ -35,7 +35,7 @@ int main() {
   Net net;
   for (auto& block : *net->blocks) fsdp::fully_shard(block, {.mesh = mesh});
   fsdp::fully_shard(net, {.mesh = mesh});
-  fsdp::AdamW optimizer(net->parameters(), fsdp::AdamWOptions(1e-2));
+  fsdp::AdamW optimizer(net->parameters(), {.lr = 1e-2});
   auto inputs = torch::randn({64, 64}).chunk(world.size())[world.rank()];
   for (int step = 0; step < 20; ++step) {
     auto loss = torch::mse_loss(net(inputs), inputs.sum(1, true));

@@ -15,6 +15,7 @@ namespace fsdp {
 /// infinite norm throws Error, naming the ranks whose local norm is not finite,
 /// on every rank, and the gradients stay as they were; without it nothing is
 /// scaled by such a norm either: the norm is returned and the caller decides.
+/// Throws UsageError where no unit manages any of the parameters.
 double clip_grad_norm_(
     torch::nn::Module& module,
     double max_norm,

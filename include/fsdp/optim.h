@@ -16,8 +16,7 @@ namespace fsdp {
 
 /// Decoupled weight decay (Loshchilov and Hutter, 2019).
 struct AdamWOptions {
-  explicit AdamWOptions(double learning_rate = 1e-3) : lr(learning_rate) {}
-  double lr;
+  double lr = 1e-3;
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
@@ -26,8 +25,7 @@ struct AdamWOptions {
 
 /// L2 penalty added to the gradient (Kingma and Ba, 2015).
 struct AdamOptions {
-  explicit AdamOptions(double learning_rate = 1e-3) : lr(learning_rate) {}
-  double lr;
+  double lr = 1e-3;
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
@@ -35,19 +33,18 @@ struct AdamOptions {
 };
 
 struct SGDOptions {
-  explicit SGDOptions(double learning_rate) : lr(learning_rate) {}
-  double lr;
+  double lr = 1e-3;
   double momentum = 0;
   double dampening = 0;
   double weight_decay = 0;
   bool nesterov = false;
 };
 
-/// Base of the fused optimizers. Keeps the parameters it was given (handles, not
-/// copies); parameters without `.grad` are skipped, as in torch.optim. Each step
-/// bumps the parameters' versions, so that autograd notices a stale backward.
-/// Throws UsageError when a parameter is gathered, or its gradient does not have
-/// its shape.
+/// Base of the fused optimizers. Keeps the parameters it was given (handles,
+/// not copies); parameters without `.grad` are skipped, as in torch.optim. Each
+/// step bumps the parameters' versions, so that autograd notices a stale
+/// backward. Throws UsageError when a parameter is gathered, or its gradient
+/// does not have its shape.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -66,7 +63,7 @@ class Optimizer {
 
 class AdamW final : public Optimizer {
  public:
-  explicit AdamW(std::vector<at::Tensor> parameters, AdamWOptions options = AdamWOptions());
+  explicit AdamW(std::vector<at::Tensor> parameters, AdamWOptions options = {});
   ~AdamW() override;
   void step() override;
 
@@ -77,7 +74,7 @@ class AdamW final : public Optimizer {
 
 class Adam final : public Optimizer {
  public:
-  explicit Adam(std::vector<at::Tensor> parameters, AdamOptions options = AdamOptions());
+  explicit Adam(std::vector<at::Tensor> parameters, AdamOptions options = {});
   ~Adam() override;
   void step() override;
 
@@ -88,7 +85,7 @@ class Adam final : public Optimizer {
 
 class SGD final : public Optimizer {
  public:
-  SGD(std::vector<at::Tensor> parameters, SGDOptions options);
+  explicit SGD(std::vector<at::Tensor> parameters, SGDOptions options = {});
   ~SGD() override;
   void step() override;
 

@@ -12,7 +12,8 @@ namespace {
 
 constexpr const char* kFooter = R"(
 Each rank finds RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and
-MASTER_PORT set, and OMP_NUM_THREADS = usable cores / ranks unless you set it.
+MASTER_PORT set, and OMP_NUM_THREADS = usable cores / ranks unless you set it
+(fsdp train takes yours, and else 1 thread a rank: see its --threads).
 Its lines come behind "[rank r] ". The first rank that fails ends the others;
 the exit status is that rank's, 128 + signal where a signal ended it. SIGINT and
 SIGTERM go to all ranks, a second one kills them.

@@ -3,9 +3,11 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <iostream>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
@@ -78,7 +80,7 @@ void run_train(const TrainOptions& options) {
   run_together(world, [&] {
     if (!options.log_json.empty() && world.rank() == 0)
       observers.push_back(&log.emplace(options.log_json));
-    train(options, world, observers);
+    Trainer(options, world, observers).run();
   });
 }
 
@@ -89,9 +91,9 @@ struct FlagTexts {
 };
 
 std::vector<Setting> settings_of(const FlagTexts& texts) {
-  std::vector<Setting> settings;
+  std::vector<Setting> settings = environment_settings();
   if (!texts.config.empty())
-    settings = read_config(texts.config);
+    std::ranges::move(read_config(texts.config), std::back_inserter(settings));
   for (std::size_t i = 0; i < texts.flags.size(); ++i) {
     const TrainFlag& flag = train_flags()[i];
     if (texts.flags[i]->count() > 0)

@@ -191,7 +191,8 @@ std::vector<detail::RankPlan> plan_ranks(
       {"TORCHELASTIC_RUN_ID", ""},
       {"TORCHELASTIC_USE_AGENT_STORE", ""}};
   if (std::getenv("OMP_NUM_THREADS") == nullptr)
-    settings["OMP_NUM_THREADS"] = choose_threads(options);
+    settings["FSDP_DEFAULT_THREADS"] = settings["OMP_NUM_THREADS"] =
+        choose_threads(options);
   std::vector<detail::RankPlan> plans;
   for (int i = 0; i < options.num_ranks; ++i) {
     const int rank = options.node_rank * options.num_ranks + i;

@@ -38,11 +38,12 @@ inline constexpr int kExitAfterPeerFailure = 75;
 /// Runs the job to its end. Returns 0, the exit code of the first rank that
 /// failed, or 128 + signal for a rank, or this process, that a signal ended.
 /// Each rank finds RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR
-/// and MASTER_PORT set (environment.h), OMP_NUM_THREADS too unless the caller
-/// has it; this process's own environment stays as it is. Writes to stdout and
-/// stderr; takes over SIGINT, SIGTERM, SIGHUP and SIGCHLD: call it from main,
-/// before any thread is started, and return its result. Throws ConfigError, or
-/// ProgramError, before anything is started.
+/// and MASTER_PORT set (environment.h); unless the caller has OMP_NUM_THREADS,
+/// also that and, so that a program can tell our choice from a user's,
+/// FSDP_DEFAULT_THREADS. This process's own environment stays as it is. Writes
+/// to stdout and stderr; takes over SIGINT, SIGTERM, SIGHUP and SIGCHLD: call it
+/// from main, before any thread is started, and return its result. Throws
+/// ConfigError, or ProgramError, before anything is started.
 int run_job(const RunOptions& options);
 
 } // namespace fsdp

@@ -217,12 +217,6 @@ GlobalNorm global_norm(const std::vector<GroupGrads>& all, double p) {
       }
     }
   }
-  if (!whole_is_counted) {
-    norms.push_back(whole);
-    if (!std::isfinite(whole)) {
-      result.nonfinite_ranks.push_back(result.rank);
-    }
-  }
   result.value = combine(norms, p);
   // A whole gradient that is not finite on another rank than the first.
   if (std::isfinite(result.value) && !result.nonfinite_ranks.empty()) {
@@ -266,6 +260,12 @@ double clip_grad_norm_(
       max_norm >= 0, kName, "max_norm", max_norm, "a number of at least 0");
   const at::NoGradGuard no_grad;
   const std::vector<GroupGrads> all = grads_by_group(module);
+  // Without a group the ranks could not agree on a norm.
+  if (std::ranges::none_of(all, &GroupGrads::group)) {
+    throw UsageError(
+        "clip_grad_norm_: no unit manages a parameter of module '" +
+        module.name() + "'; call fully_shard first");
+  }
   const GlobalNorm norm = global_norm(all, norm_type);
   if (!std::isfinite(norm.value)) {
     if (error_if_nonfinite) {

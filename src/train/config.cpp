@@ -1,7 +1,10 @@
 #include "train/config.h"
 
 #include <algorithm>
+#include <charconv>
+#include <cstdlib>
 #include <ranges>
+#include <system_error>
 
 #include "core/nearest_name.h"
 #include "fsdp/error.h"
@@ -10,6 +13,7 @@ namespace fsdp {
 namespace {
 
 constexpr std::int64_t kByteVocabulary = 256;
+constexpr const char* kDefaultPreset = "bytes";
 constexpr std::string_view kDefaultPrompt = "def forward(self, ";
 
 const TrainFlag& find_flag(const std::string& name) {
@@ -23,27 +27,6 @@ const TrainFlag& find_flag(const std::string& name) {
   throw ConfigError(
       "'" + name + "' is no setting of fsdp train: the nearest is '" +
       nearest_name(name, names) + "'");
-}
-
-TrainOptions defaults_of(const Preset& preset) {
-  const TrainDefaults& defaults = preset.defaults;
-  TrainOptions options;
-  options.preset = preset.name;
-  options.shape = preset.shape;
-  options.fixed_random_batch = defaults.fixed_random_batch;
-  options.steps = defaults.steps;
-  options.minutes = defaults.minutes;
-  options.batch = defaults.batch;
-  options.seq = defaults.seq;
-  options.dtype = defaults.dtype;
-  options.optimizer = defaults.optimizer;
-  options.lr = defaults.lr;
-  options.warmup = defaults.warmup;
-  options.min_lr = defaults.min_lr;
-  options.weight_decay = defaults.weight_decay;
-  options.beta2 = defaults.beta2;
-  options.clip = defaults.clip;
-  return options;
 }
 
 void require(bool holds, const std::string& what) {
@@ -94,14 +77,37 @@ void check_reports(const TrainOptions& options) {
 
 } // namespace
 
+std::vector<Setting> environment_settings() {
+  const char* variable = std::getenv("OMP_NUM_THREADS");
+  const char* launchers = std::getenv("FSDP_DEFAULT_THREADS");
+  const std::string_view text = variable == nullptr ? "" : variable;
+  if (text.empty() || (launchers != nullptr && text == launchers)) {
+    return {};
+  }
+  // OpenMP takes a list too, a number for each level of nested regions.
+  const std::string_view outermost = text.substr(0, text.find(','));
+  int threads = 0;
+  const char* end = outermost.data() + outermost.size();
+  const auto [rest, error] = std::from_chars(outermost.data(), end, threads);
+  require(
+      error == std::errc() && rest == end && threads >= 1 &&
+          threads <= kMaxThreads,
+      "OMP_NUM_THREADS is \"" + std::string(text) +
+          "\": expected a whole number from 1 to " +
+          std::to_string(kMaxThreads));
+  return {{"threads", std::string(outermost)}};
+}
+
 TrainOptions make_train_options(const std::vector<Setting>& settings) {
   TrainOptions options;
+  const TrainFlag& preset = find_flag("preset");
+  preset.set(options, kDefaultPreset);
   for (const auto& [name, value] : settings) {
-    if (find_flag(name).name == "preset") {
-      options.preset = find_preset(value).name;
+    if (&find_flag(name) == &preset) {
+      preset.set(options, value);
     }
   }
-  options = defaults_of(find_preset(options.preset));
+  const double min_lr_part = options.min_lr / options.lr;
 
   const auto is_given = [&](std::string_view name) {
     return std::ranges::find(settings, name, &Setting::first) != settings.end();
@@ -111,14 +117,13 @@ TrainOptions make_train_options(const std::vector<Setting>& settings) {
     options.minutes = 0;
   }
   for (const auto& [name, value] : settings) {
-    if (name != "preset") {
+    if (name != preset.name) {
       find_flag(name).set(options, value);
     }
     options.given.insert(name);
   }
   if (!is_given("min-lr")) {
-    const TrainDefaults& defaults = find_preset(options.preset).defaults;
-    options.min_lr = options.lr * (defaults.min_lr / defaults.lr);
+    options.min_lr = options.lr * min_lr_part;
   }
   if (options.shape.vocab_size != kByteVocabulary) {
     options.sample = is_given("sample") ? options.sample : 0;
@@ -136,7 +141,7 @@ void check_train_options(const TrainOptions& options, int world_size) {
       options.steps > 0 || options.minutes > 0,
       "nothing says when to stop: give --steps or --minutes");
   require(
-      !options.data.empty() || !find_preset(options.preset).defaults.needs_data,
+      !options.data.empty() || !options.needs_data,
       "preset " + options.preset +
           " trains on token files: name them with --data");
   require(

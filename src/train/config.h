@@ -15,25 +15,14 @@
 
 namespace fsdp {
 
-struct TrainOptions {
-  std::string preset = "bytes";
+inline constexpr int kMaxThreads = 1024;
+
+/// What a preset sets, and what none does.
+struct TrainOptions : TrainDefaults {
+  std::string preset;
   ModelShape shape;
-  std::string data;                ///< file or folder; empty: the preset's
-  bool fixed_random_batch = false; ///< one batch of random tokens, no data
-  std::int64_t steps = 0;          ///< 0: no limit
-  double minutes = 0;              ///< of training; 0: no limit
-  std::int64_t batch = 8; ///< sequences per optimizer step, over all ranks
-  std::int64_t micro_batch =
-      0; ///< per rank and pass; 0: the rank's whole share
-  std::int64_t seq = 128;
-  ComputeType dtype = ComputeType::kFloat32;
-  OptimizerKind optimizer = OptimizerKind::kAdamW;
-  double lr = 1e-3;
-  std::int64_t warmup = 0; ///< steps
-  double min_lr = 1e-3;
-  double weight_decay = 0;
-  double beta2 = 0.999; ///< of AdamW and Adam; by preset only
-  double clip = 0;      ///< 0: gradients are not clipped
+  std::string data;             ///< file or folder; empty: the preset's
+  std::int64_t micro_batch = 0; ///< per rank and pass; 0: the rank's share
   std::uint64_t seed = 0;
   int threads = 1;
   bool no_sync_accumulation = false;
@@ -61,10 +50,17 @@ struct TrainFlag {
   std::string (*get)(const TrainOptions& options);
 };
 
+/// What the user's environment sets, before files and flags: OMP_NUM_THREADS is
+/// `threads`, unless `fsdp run` chose that number (FSDP_DEFAULT_THREADS): with
+/// it a run's bits would depend on the machine's cores. Throws ConfigError if
+/// it is no number.
+std::vector<Setting> environment_settings();
+
 /// In the order of the help text.
 const std::vector<TrainFlag>& train_flags();
 
-/// The preset's defaults, then `settings` in order (a later one wins). Naming
+/// The preset's defaults ("bytes" unless one is named), then the other
+/// `settings` in order (a later one wins). Naming
 /// one of --steps and --minutes lifts the preset's limit on the other. Throws
 /// ConfigError: an unknown name (with the nearest valid one), a value that is
 /// none (with what is allowed).

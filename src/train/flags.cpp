@@ -91,7 +91,12 @@ std::vector<TrainFlag> model_and_data_flags() {
       {"preset",
        "NAME",
        "Model and defaults of the other flags: seed, mid, bytes, words or tiny",
-       [](Options& o, const Text& t) { o.preset = find_preset(t).name; },
+       [](Options& o, const Text& t) {
+         const Preset& preset = find_preset(t);
+         static_cast<TrainDefaults&>(o) = preset.defaults;
+         o.preset = preset.name;
+         o.shape = preset.shape;
+       },
        [](const Options& o) { return o.preset; }},
       {"data",
        "PATH",
@@ -218,9 +223,10 @@ std::vector<TrainFlag> runtime_flags() {
   return {
       {"threads",
        "N",
-       "Threads per rank",
+       "Threads per rank; default: OMP_NUM_THREADS if you set it, else 1 (the "
+       "number that fsdp run sets is for other programs)",
        [](Options& o, const Text& t) {
-         o.threads = static_cast<int>(whole("threads", t, 1, 1024));
+         o.threads = static_cast<int>(whole("threads", t, 1, kMaxThreads));
        },
        [](const Options& o) { return std::to_string(o.threads); }},
       {"no-sync-accumulation",

@@ -29,14 +29,14 @@ struct ModelShape {
 enum class OptimizerKind : std::uint8_t { kAdamW, kAdam, kSGD };
 enum class ComputeType : std::uint8_t { kFloat32, kBFloat16 };
 
-/// Values of the trainer's flags that the user did not give.
+/// How a preset is trained where the user does not say otherwise.
 struct TrainDefaults {
   /// One fixed batch of random tokens instead of a corpus.
   bool fixed_random_batch = false;
   bool needs_data = false; ///< the default text would not fit
   std::int64_t steps = 0;  ///< 0: no limit
-  double minutes = 0;      ///< 0: no limit
-  std::int64_t batch = 8;
+  double minutes = 0;      ///< of training; 0: no limit
+  std::int64_t batch = 8;  ///< sequences per optimizer step, over all ranks
   std::int64_t seq = 128;
   ComputeType dtype = ComputeType::kFloat32;
   OptimizerKind optimizer = OptimizerKind::kAdamW;
@@ -44,8 +44,8 @@ struct TrainDefaults {
   std::int64_t warmup = 0; ///< steps
   double min_lr = 1e-3;
   double weight_decay = 0;
-  double beta2 = 0.999;
-  double clip = 0; ///< 0: gradients are not clipped
+  double beta2 = 0.999; ///< of AdamW and Adam
+  double clip = 0;      ///< 0: gradients are not clipped
 };
 
 struct Preset {

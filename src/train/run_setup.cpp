@@ -2,7 +2,6 @@
 
 #include <torch/nn/module.h>
 
-#include <numeric>
 #include <string>
 #include <utility>
 
@@ -39,24 +38,26 @@ void shard_for_run(
 std::unique_ptr<Optimizer> make_optimizer(
     const TrainOptions& options, std::vector<at::Tensor> parameters) {
   switch (options.optimizer) {
-    case OptimizerKind::kAdamW: {
-      AdamWOptions adamw(options.lr);
-      adamw.beta2 = options.beta2;
-      adamw.weight_decay = options.weight_decay;
-      return std::make_unique<AdamW>(std::move(parameters), adamw);
-    }
-    case OptimizerKind::kAdam: {
-      AdamOptions adam(options.lr);
-      adam.beta2 = options.beta2;
-      adam.weight_decay = options.weight_decay;
-      return std::make_unique<Adam>(std::move(parameters), adam);
-    }
+    case OptimizerKind::kAdamW:
+      return std::make_unique<AdamW>(
+          std::move(parameters),
+          AdamWOptions{
+              .lr = options.lr,
+              .beta2 = options.beta2,
+              .weight_decay = options.weight_decay});
+    case OptimizerKind::kAdam:
+      return std::make_unique<Adam>(
+          std::move(parameters),
+          AdamOptions{
+              .lr = options.lr,
+              .beta2 = options.beta2,
+              .weight_decay = options.weight_decay});
     case OptimizerKind::kSGD:
       break;
   }
-  SGDOptions sgd(options.lr);
-  sgd.weight_decay = options.weight_decay;
-  return std::make_unique<SGD>(std::move(parameters), sgd);
+  return std::make_unique<SGD>(
+      std::move(parameters),
+      SGDOptions{.lr = options.lr, .weight_decay = options.weight_decay});
 }
 
 RunHeader describe_run(
@@ -64,18 +65,10 @@ RunHeader describe_run(
     const LanguageModel& model,
     const Corpus& corpus,
     const ProcessGroup& group) {
-  std::int64_t num_parameters = 0;
-  for (const ShardInfo& info : shard_infos(*model.module)) {
-    num_parameters += std::accumulate(
-        info.full_sizes.begin(),
-        info.full_sizes.end(),
-        std::int64_t{1},
-        std::multiplies<>());
-  }
   return {
       .model = options.preset + ": " +
                std::string(find_preset(options.preset).summary) + " (" +
-               std::to_string(num_parameters) + " parameters)",
+               std::to_string(model.num_parameters) + " parameters)",
       .data = options.fixed_random_batch ? "one batch of random tokens"
                                          : corpus.description,
       .ranks = std::to_string(group.size()) + " rank(s) over " +

@@ -25,7 +25,6 @@ void shard_for_run(
 std::unique_ptr<Optimizer> make_optimizer(
     const TrainOptions& options, std::vector<at::Tensor> parameters);
 
-/// `model` may be sharded.
 RunHeader describe_run(
     const TrainOptions& options,
     const LanguageModel& model,

@@ -33,18 +33,18 @@ double seconds_since(Clock::time_point start) {
 Trainer::Trainer(
     TrainOptions options,
     ProcessGroup world,
-    LanguageModel model,
-    std::vector<TrainObserver*> observers)
+    std::vector<TrainObserver*> observers,
+    const ModelFactory& make)
     : options_(std::move(options)),
       group_(std::move(world)),
-      model_(std::move(model)),
       observers_(std::move(observers)) {
   check_train_options(options_, group_.size());
   install_counting_allocator();
   at::set_num_threads(options_.threads);
   share_ = options_.batch / group_.size();
   micro_ = options_.micro_batch == 0 ? share_ : options_.micro_batch;
-  run_together(group_, [this] {
+  run_together(group_, [&] {
+    model_ = make(options_.shape, options_.seed);
     if (!options_.fixed_random_batch) {
       corpus_ = open_run_corpus(options_);
     }
@@ -107,8 +107,11 @@ void Trainer::train_step() {
   progress_ = progress(options_, summary_.num_steps, last_report_.seconds);
 
   StepMetrics metrics;
-  metrics.grad_norm = agreed_norm(last_report_);
+  metrics.grad_norm = clip_gradients(last_report_);
   metrics.skipped = !std::isfinite(metrics.grad_norm);
+  if (metrics.skipped && !options_.skip_nonfinite) {
+    throw_nonfinite(last_report_);
+  }
   const Clock::time_point optim_start = Clock::now();
   if (!metrics.skipped) {
     optimizer_->step();
@@ -180,26 +183,26 @@ Batch Trainer::micro_batch(std::int64_t index) const {
   return read_windows(*corpus_.train, begins, options_.seq);
 }
 
-double Trainer::agreed_norm(const StepReport& report) {
+double Trainer::clip_gradients(const StepReport& report) {
+  if (!report.nonfinite_ranks().empty()) {
+    return std::numeric_limits<double>::quiet_NaN();
+  }
+  const double limit = options_.clip > 0
+                           ? options_.clip
+                           : std::numeric_limits<double>::infinity();
+  return clip_grad_norm_(*model_.module, limit);
+}
+
+void Trainer::throw_nonfinite(const StepReport& report) const {
   const std::vector<int> ranks = report.nonfinite_ranks();
-  double norm = std::numeric_limits<double>::quiet_NaN();
-  if (ranks.empty()) {
-    const double limit = options_.clip > 0
-                             ? options_.clip
-                             : std::numeric_limits<double>::infinity();
-    norm = clip_grad_norm_(*model_.module, limit);
-  }
-  if (!std::isfinite(norm) && !options_.skip_nonfinite) {
-    throw AgreedError(
-        rank_prefix(group_.rank()) + "step " +
-        std::to_string(summary_.num_steps) + ": " +
-        (ranks.empty()
-             ? "the gradient norm is not finite though every rank's loss is"
-             : "the loss of " + name_ranks(ranks) + " is not finite") +
-        ", the weights were left as they were; lower --lr, or give "
-        "--skip-nonfinite to skip such steps");
-  }
-  return norm;
+  throw AgreedError(
+      rank_prefix(group_.rank()) + "step " +
+      std::to_string(summary_.num_steps) + ": " +
+      (ranks.empty()
+           ? "the gradient norm is not finite though every rank's loss is"
+           : "the loss of " + name_ranks(ranks) + " is not finite") +
+      ", the weights were left as they were; lower --lr, or give "
+      "--skip-nonfinite to skip such steps");
 }
 
 void Trainer::validate_if_due() {
@@ -234,21 +237,6 @@ void Trainer::finish() {
     summary_.trigram_loss = validation_->ngram_loss(corpus_, 3);
   }
   tell([&](TrainObserver* o) { o->on_end(summary_); });
-}
-
-TrainSummary train(
-    const TrainOptions& options,
-    const ProcessGroup& world,
-    std::vector<TrainObserver*> observers) {
-  check_train_options(options, world.size());
-  install_counting_allocator();
-  at::set_num_threads(options.threads);
-  Trainer trainer(
-      options,
-      world,
-      make_model(options.shape, options.seed),
-      std::move(observers));
-  return trainer.run();
 }
 
 } // namespace fsdp

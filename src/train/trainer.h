@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -23,17 +24,18 @@ namespace fsdp {
 /// One run. Every rank makes a trainer with equal options and calls run().
 class Trainer {
  public:
-  /// [collective] Checks the options, opens the corpus, shards `model` (as
-  /// make_model left it), makes the optimizer. Sets the process's thread count
-  /// and installs the counting allocator: make the model after
-  /// install_counting_allocator() to have its tensors counted. The observers
-  /// live as long as this and are called on rank 0. Throws ConfigError and
-  /// DataError.
+  using ModelFactory =
+      std::function<LanguageModel(const ModelShape&, std::uint64_t seed)>;
+
+  /// [collective] Checks the options, sets the process's thread count, installs
+  /// the counting allocator, makes and shards the model, opens the corpus,
+  /// makes the optimizer. The observers live as long as this and are called on
+  /// rank 0. Throws ConfigError and DataError.
   Trainer(
       TrainOptions options,
       ProcessGroup world,
-      LanguageModel model,
-      std::vector<TrainObserver*> observers);
+      std::vector<TrainObserver*> observers,
+      const ModelFactory& make = make_model);
 
   /// [collective] Trains to the end. A loss or gradient norm that is not finite
   /// stops all ranks with an Error that names the ranks and the step, before
@@ -52,9 +54,10 @@ class Trainer {
   void train_step();
   LocalLoss forward_and_backward();
   Batch micro_batch(std::int64_t index) const;
-  /// The global gradient norm, after clipping by it; NaN if a loss is not
-  /// finite. Throws unless it is finite or may be skipped.
-  double agreed_norm(const StepReport& report);
+  /// The norm of all gradients before clipping, equal on all ranks; NaN, and
+  /// nothing is clipped, if a rank's loss is not finite.
+  double clip_gradients(const StepReport& report);
+  [[noreturn]] void throw_nonfinite(const StepReport& report) const;
   void account(StepMetrics metrics);
   bool is_over() const;
   void validate_if_due();
@@ -78,11 +81,5 @@ class Trainer {
   StepReport last_report_;
   TrainSummary summary_;
 };
-
-/// [collective] Makes the preset's model and runs a trainer on it.
-TrainSummary train(
-    const TrainOptions& options,
-    const ProcessGroup& world,
-    std::vector<TrainObserver*> observers);
 
 } // namespace fsdp

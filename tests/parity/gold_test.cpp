@@ -31,7 +31,8 @@ const std::vector<Golden>& goldens() {
   static const std::vector<Golden> all{
       {"sgd",
        [](auto params) {
-         return std::make_unique<SGD>(std::move(params), SGDOptions(0.1));
+         return std::make_unique<SGD>(
+             std::move(params), SGDOptions{.lr = 0.1});
        },
        0,
        {0.52115343, 0.50193406, 0.48512166, 0.46993964},
@@ -39,7 +40,8 @@ const std::vector<Golden>& goldens() {
        {0.27702562, 0.01188827, 0.21089376, 0.05134927}},
       {"sgd with clipping",
        [](auto params) {
-         return std::make_unique<SGD>(std::move(params), SGDOptions(0.1));
+         return std::make_unique<SGD>(
+             std::move(params), SGDOptions{.lr = 0.1});
        },
        0.05,
        {0.52115343, 0.51893015, 0.51672447, 0.51453602},
@@ -47,9 +49,8 @@ const std::vector<Golden>& goldens() {
        {0.20204350, 0.01701334, 0.14814439, 0.15898586}},
       {"sgd with momentum",
        [](auto params) {
-         SGDOptions options(0.1);
-         options.momentum = 0.9;
-         return std::make_unique<SGD>(std::move(params), options);
+         return std::make_unique<SGD>(
+             std::move(params), SGDOptions{.lr = 0.1, .momentum = 0.9});
        },
        0,
        {0.52115343, 0.50193406, 0.47011833, 0.43270741},
@@ -57,9 +58,9 @@ const std::vector<Golden>& goldens() {
        {0.38179234, 0.00519578, 0.29863230, -0.10291127}},
       {"adamw",
        [](auto params) {
-         AdamWOptions options(0.01);
-         options.weight_decay = 0.1;
-         return std::make_unique<AdamW>(std::move(params), options);
+         return std::make_unique<AdamW>(
+             std::move(params),
+             AdamWOptions{.lr = 0.01, .weight_decay = 0.1});
        },
        0,
        {0.52115343, 0.50220033, 0.48338853, 0.46480248},

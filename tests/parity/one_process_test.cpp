@@ -96,7 +96,7 @@ TrainRun train_rank(
   const auto model = make_model(shape, kSeed);
   shard_model(
       model, {.mesh = testing::shard_mesh(world), .mp_policy = policy});
-  AdamW optimizer(model.module->parameters(), AdamWOptions(kLr));
+  AdamW optimizer(model.module->parameters(), {.lr = kLr});
   const std::int64_t share = kBatch / world.size();
   TrainRun run;
   for (int step = 0; step < kNumSteps; ++step) {

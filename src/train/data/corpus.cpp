@@ -236,8 +236,8 @@ Corpus open_corpus(
     const std::string& extension) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
-  if (!fs::exists(status)) {
-    fail(path, "cannot be read: " + std::string(std::strerror(ENOENT)));
+  if (error) {
+    fail(path, "cannot be read: " + error.message());
   }
   Corpus corpus;
   if (fs::is_directory(status)) {

@@ -16,6 +16,7 @@ namespace fsdp {
 namespace {
 
 constexpr std::int32_t kMagic = 20240520;
+constexpr std::int32_t kMagicOf32Bits = 20240801; // llm.c's for Llama 3
 constexpr std::int32_t kVersion = 1;
 /// Files of any size are opened at once; the rest is checked when it is read.
 constexpr std::int64_t kCheckedAtOnce = 1'000'000;
@@ -95,10 +96,25 @@ class TokenFile final : public TokenSource {
 
   void read_header() {
     std::array<std::int32_t, 3> header{};
-    if (file_.size() >= kHeaderBytes) {
-      std::memcpy(header.data(), file_.data(), sizeof header);
+    if (file_.size() > 0) {
+      std::memcpy(
+          header.data(), file_.data(), std::min(file_.size(), sizeof header));
+    }
+    if (header[0] == kMagicOf32Bits) {
+      fail(
+          path_,
+          "32-bit tokens of llm.c's format (magic " +
+              std::to_string(kMagicOf32Bits) + "), expected 16-bit ones (" +
+              std::to_string(kMagic) + ")");
     }
     if (header[0] == kMagic) {
+      if (file_.size() < kHeaderBytes) {
+        fail(
+            path_,
+            "cut short: " + std::to_string(file_.size()) +
+                " bytes, llm.c's header alone has " +
+                std::to_string(kHeaderBytes));
+      }
       if (header[1] != kVersion) {
         fail(
             path_,

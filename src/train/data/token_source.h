@@ -35,9 +35,11 @@ class ByteSource final : public TokenSource {
 
 /// A token file by memory map: nanoGPT's (raw uint16) or llm.c's (a header of
 /// 256 int32 that begins with magic 20240520, version 1 and the token count,
-/// then uint16). Throws DataError if it cannot be read, if its length does not
-/// fit the header, or if one of its first million tokens is not below
-/// `vocab_size`; copy() throws it for the others.
+/// then uint16). Neither magic can begin nanoGPT's: as tokens they are beyond
+/// GPT-2's vocabulary. Throws DataError if it cannot be read, is llm.c's with
+/// 32-bit tokens or another version, if its length does not fit the header, or
+/// if one of its first million tokens is not below `vocab_size`; copy() throws
+/// it for the others.
 std::shared_ptr<const TokenSource> open_token_file(
     const std::filesystem::path& path, std::int64_t vocab_size);
 

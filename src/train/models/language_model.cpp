@@ -18,6 +18,9 @@ LanguageModel wrap(const ModelShape& shape, Holder holder) {
   LanguageModel model;
   model.shape = shape;
   model.module = holder.ptr();
+  for (const at::Tensor& parameter : model.module->parameters()) {
+    model.num_parameters += parameter.numel();
+  }
   for (const auto& layer : *holder->layers) {
     model.blocks.push_back(layer);
   }
@@ -66,14 +69,6 @@ LanguageModel make_model(const ModelShape& shape, std::uint64_t seed) {
   return shape.kind == ModelKind::kSimpleTransformer
              ? wrap(shape, SimpleTransformer(shape))
              : wrap(shape, Decoder(shape));
-}
-
-std::int64_t num_parameters(const LanguageModel& model) {
-  std::int64_t total = 0;
-  for (const at::Tensor& parameter : model.module->parameters()) {
-    total += parameter.numel();
-  }
-  return total;
 }
 
 } // namespace fsdp

@@ -15,6 +15,7 @@ namespace fsdp {
 
 struct LanguageModel {
   ModelShape shape;
+  std::int64_t num_parameters = 0;
   std::shared_ptr<torch::nn::Module> module;              ///< the root
   std::vector<std::shared_ptr<torch::nn::Module>> blocks; ///< in forward order
   /// int64 tokens [batch, seq] to logits [batch, seq, vocab_size].
@@ -28,8 +29,6 @@ LanguageModel make_model(const ModelShape& shape, std::uint64_t seed);
 /// Throws ConfigError if `shape` contradicts itself (heads that do not divide
 /// d_model, ...).
 void check_shape(const ModelShape& shape);
-
-std::int64_t num_parameters(const LanguageModel& model);
 
 /// [collective] fully_shard on every block, then on the root.
 void shard_model(const LanguageModel& model, const FullyShardOptions& options);

@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -170,6 +171,46 @@ TEST_F(TrainCommand, UnusableDataIsOneLineAndAFailure) {
           "needed (--seq and one more)");
 }
 
+TEST_F(TrainCommand, TrainsOnTokenFilesOfNanoGptAndOfLlmC) {
+  const auto number = [](std::int32_t value, int num_bytes) {
+    std::string bytes;
+    for (int i = 0; i < num_bytes; ++i) {
+      bytes += static_cast<char>(value >> (8 * i));
+    }
+    return bytes;
+  };
+  std::string tokens;
+  for (int i = 0; i < 1000; ++i) {
+    tokens += number(i * i % 251, 2);
+  }
+  std::string header = number(20240520, 4) + number(1, 4) + number(1000, 4);
+  header.resize(1024);
+  std::vector<std::string> losses;
+  for (const std::string& content : {tokens, header + tokens}) {
+    const std::string file = write("tokens.bin", content);
+    const std::string log = path("log.json");
+    const ProcessResult result = run(
+        on_ranks(2, tiny({"--data", file, "--steps", "2", "--log-json", log})));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(
+        result.out,
+        HasSubstr(
+            "data: 1 token file(s) of " + file +
+            ", 1000 tokens, last 5 % for validation"));
+    EXPECT_THAT(result.out, HasSubstr("step 2  validation loss "));
+    EXPECT_THAT(result.out, Not(HasSubstr("bigram")));
+    losses.push_back(read_log(log).at(1).at("loss").dump());
+  }
+  EXPECT_EQ(losses[0], losses[1]);
+
+  const std::string odd = write("odd.bin", tokens + "x");
+  expect_error(
+      alone(tiny({"--data", odd})),
+      1,
+      "fsdp train: token file '" + odd +
+          "': 2001 bytes are no whole number of 16-bit tokens");
+}
+
 TEST_F(TrainCommand, WhatDoesNotDivideEndsAllRanks) {
   const ProcessResult result = run(on_ranks(3, tiny({"--steps", "1"})));
   EXPECT_EQ(result.exit_code, 2);
@@ -209,6 +250,30 @@ TEST_F(TrainCommand, BackendAndTimeoutReachTheGroup) {
   EXPECT_EQ(lonely.exit_code, 1);
   EXPECT_THAT(lonely.err, HasSubstr("rank 1"));
   EXPECT_LT(lonely.elapsed, 30s);
+}
+
+TEST_F(TrainCommand, ThreadsAreTheFlagsThenTheUsersThenOne) {
+  const std::string toml = write("run.toml", "threads = 4\n");
+  struct Case {
+    std::optional<std::string> variable;
+    Arguments flags;
+    std::string threads;
+  };
+  for (const Case& c : std::vector<Case>{
+           {std::nullopt, {}, "1"}, // fsdp run sets as many as there are cores
+           {"2", {}, "2"},
+           {"2", {"--config", toml}, "4"},
+           {"2", {"--config", toml, "--threads", "3"}, "3"},
+           {std::nullopt, {"--threads", "3"}, "3"}}) {
+    Arguments flags = tiny({"--steps", "1", "--sample", "0", "--evals", "0"});
+    flags.insert(flags.end(), c.flags.begin(), c.flags.end());
+    const ProcessResult result = run_process(
+        on_ranks(1, flags), {.env = {{"OMP_NUM_THREADS", c.variable}}});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_THAT(
+        result.out, HasSubstr("over self, " + c.threads + " thread(s) each"));
+    EXPECT_THAT(result.out, HasSubstr(" threads=" + c.threads + " "));
+  }
 }
 
 TEST_F(TrainCommand, TerminalsGetALiveLine) {

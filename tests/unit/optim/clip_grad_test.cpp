@@ -129,31 +129,45 @@ TEST(ClipGradNorm, LeavesGradientsBelowTheLimitBitEqual) {
   });
 }
 
+/// A world of one with `values` as the gradient of a sharded parameter.
+void with_gradient(
+    const at::Tensor& values, const std::function<void(Scale&)>& body) {
+  testing::with_ranks(1, [&](const ProcessGroup& world) {
+    Scale model(values.sizes().vec());
+    model->to(values.scalar_type());
+    fully_shard(model, {.mesh = testing::shard_mesh(world)});
+    model->weight.mutable_grad() = values.clone();
+    body(model);
+  });
+}
+
 TEST(ClipGradNorm, IsExactOverMillionsOfElements) {
-  Scale model(Shape{3'000'001});
-  model->weight.mutable_grad() = sines({3'000'001}, 0);
-  for (const double p : {1.0, 2.0}) {
-    const double expected = plain_norm({model->weight.grad()}, p);
-    EXPECT_NEAR(
-        clip_grad_norm_(*model, kInfinity, p), expected, 1e-6 * expected);
-  }
+  const at::Tensor values = sines({3'000'001}, 0);
+  with_gradient(values, [&](Scale& model) {
+    for (const double p : {1.0, 2.0}) {
+      const double expected = plain_norm({values}, p);
+      EXPECT_NEAR(
+          clip_grad_norm_(*model, kInfinity, p), expected, 1e-6 * expected);
+    }
+  });
 }
 
 TEST(ClipGradNorm, HoldsGradientsWhoseSquaresAreOutOfRange) {
   for (const double scale : {1e30, 1e-30}) {
-    Scale model(Shape{2});
-    model->weight.mutable_grad() = at::tensor({3.0F, 4.0F}).mul_(scale);
-    EXPECT_NEAR(clip_grad_norm_(*model, kInfinity) / scale, 5, 1e-5);
+    with_gradient(at::tensor({3.0F, 4.0F}).mul_(scale), [&](Scale& model) {
+      EXPECT_NEAR(clip_grad_norm_(*model, kInfinity) / scale, 5, 1e-5);
+    });
   }
 }
 
 TEST(ClipGradNorm, TakesHalfPrecisionAndDoubleGradients) {
   for (const at::ScalarType dtype : {at::kBFloat16, at::kHalf, at::kDouble}) {
-    Scale model(Shape{9000});
-    model->to(dtype);
-    model->weight.mutable_grad() = sines({9000}, 0).to(dtype);
-    const double expected = plain_norm({model->weight.grad()}, 2);
-    EXPECT_NEAR(clip_grad_norm_(*model, kInfinity), expected, 1e-5 * expected);
+    const at::Tensor values = sines({9000}, 0).to(dtype);
+    with_gradient(values, [&](Scale& model) {
+      const double expected = plain_norm({values}, 2);
+      EXPECT_NEAR(
+          clip_grad_norm_(*model, kInfinity), expected, 1e-5 * expected);
+    });
   }
 }
 
@@ -161,15 +175,44 @@ struct TiedImpl : torch::nn::Module {
   TiedImpl()
       : one(register_parameter("one", at::ones({2}))),
         two(register_parameter("two", one)) {}
+  at::Tensor forward(const at::Tensor& x) { return (one * x * two).sum(); }
   at::Tensor one, two;
 };
+FSDP_MODULE(Tied);
 
 TEST(ClipGradNorm, CountsAndScalesATiedParameterOnce) {
-  TiedImpl model;
-  model.one.mutable_grad() = at::tensor({3.0F, 4.0F});
-  EXPECT_NEAR(clip_grad_norm_(model, 2.5), 5.0, 1e-6);
-  EXPECT_TRUE(
-      at::allclose(model.one.grad(), at::tensor({1.5F, 2.0F}), 0, 1e-6));
+  testing::with_ranks(1, [](const ProcessGroup& world) {
+    Tied model;
+    fully_shard(model, {.mesh = testing::shard_mesh(world)});
+    model->one.mutable_grad() = at::tensor({3.0F, 4.0F});
+    EXPECT_NEAR(clip_grad_norm_(*model, 2.5), 5.0, 1e-6);
+    EXPECT_TRUE(
+        at::allclose(model->one.grad(), at::tensor({1.5F, 2.0F}), 0, 1e-6));
+  });
+}
+
+TEST(ClipGradNorm, RefusesAModuleThatIsNotSharded) {
+  testing::with_ranks(2, [](const ProcessGroup&) {
+    struct Plain : torch::nn::Module {
+      Plain() : Module("Plain") {}
+      at::Tensor weight = register_parameter("weight", at::ones({2}));
+    } model;
+    model.weight.mutable_grad() = at::ones({2});
+    EXPECT_EQ(
+        message_of([&] { clip_grad_norm_(model, 0.1); }),
+        "clip_grad_norm_: no unit manages a parameter of module 'Plain'; call "
+        "fully_shard first");
+    EXPECT_TRUE(model.weight.grad().equal(at::ones({2})));
+  });
+}
+
+TEST(ClipGradNorm, TakesAModuleWhoseParametersTheUnitAroundItManages) {
+  testing::with_ranks(2, [](const ProcessGroup& world) {
+    Mixed model;
+    fully_shard(model, {.mesh = testing::shard_mesh(world)});
+    model(sines({5, 3}, 1), at::tensor({3.0F, 4.0F}), sines({4}, 3)).backward();
+    EXPECT_NEAR(clip_grad_norm_(*model->second, 1.0), 5.0, 1e-6);
+  });
 }
 
 TEST(ClipGradNorm, IsZeroWithoutGradientsOnAnyRank) {
@@ -273,6 +316,10 @@ TEST(Optimizer, RefusesAGatheredParameterByName) {
   });
 }
 
+std::unique_ptr<SGD> make_sgd(Scale& model) {
+  return std::make_unique<SGD>(model->parameters(), SGDOptions{.lr = 0.1});
+}
+
 TEST(Optimizer, TrainsTheShardsOfAModelThatWasForwardedOrListedBefore) {
   // w = 1 - 0.1 * 1 everywhere, whether the optimizer was made before sharding
   // or after a forward without grad.
@@ -281,7 +328,7 @@ TEST(Optimizer, TrainsTheShardsOfAModelThatWasForwardedOrListedBefore) {
       Scale model(Shape{8});
       std::unique_ptr<SGD> optimizer;
       if (is_made_before) {
-        optimizer = std::make_unique<SGD>(model->parameters(), SGDOptions(0.1));
+        optimizer = make_sgd(model);
       }
       fully_shard(model, {.mesh = testing::shard_mesh(world)});
       if (!is_made_before) {
@@ -289,7 +336,7 @@ TEST(Optimizer, TrainsTheShardsOfAModelThatWasForwardedOrListedBefore) {
           const at::NoGradGuard no_grad;
           model(at::ones({8}));
         }
-        optimizer = std::make_unique<SGD>(model->parameters(), SGDOptions(0.1));
+        optimizer = make_sgd(model);
       }
       model(at::ones({8})).backward();
       optimizer->step();

@@ -42,9 +42,8 @@ const std::vector<std::pair<std::string, Make>> kOptimizers = {
      }},
     {"SGD",
      [](std::vector<Tensor> parameters) {
-       fsdp::SGDOptions options(0.1);
-       options.momentum = 0.5;
-       return std::make_unique<fsdp::SGD>(parameters, options);
+       return std::make_unique<fsdp::SGD>(
+           parameters, fsdp::SGDOptions{.lr = 0.1, .momentum = 0.5});
      }},
 };
 
@@ -114,7 +113,7 @@ TEST(Optimizer, StepsAParameterThatIsListedTwiceOnce) {
 TEST(Optimizer, KeepsHandlesSoThatAParameterMayGetOtherStorageLater) {
   // What fully_shard does to a parameter that an optimizer holds already.
   const Tensor weight = parameter({4});
-  fsdp::SGD optimizer({weight}, fsdp::SGDOptions(0.5));
+  fsdp::SGD optimizer({weight}, {.lr = 0.5});
   weight.set_data(at::full({2}, 3.0));
   set_gradient(weight, 1);
   optimizer.step();
@@ -182,7 +181,7 @@ TEST(Optimizer, RefusesAGradientOfAnotherShape) {
 TEST(Optimizer, RefusesASparseGradient) {
   const Tensor weight = parameter({2, 3});
   weight.mutable_grad() = at::ones({2, 3}).to_sparse();
-  fsdp::SGD optimizer({weight}, fsdp::SGDOptions(0.1));
+  fsdp::SGD optimizer({weight}, {.lr = 0.1});
   EXPECT_EQ(
       usage_error_of([&] { optimizer.step(); }),
       "SGD: parameter 0 has a sparse gradient, expected a dense one: make the "
@@ -255,7 +254,7 @@ TEST(Optimizer, RefusesOptionsOutOfRange) {
       "AdamW: weight_decay is -0.01, expected a finite number of at least 0");
   const auto sgd = [](auto&& change) {
     return usage_error_of([&] {
-      fsdp::SGDOptions options(0.1);
+      fsdp::SGDOptions options;
       change(options);
       fsdp::SGD({parameter({1})}, options);
     });
@@ -269,6 +268,15 @@ TEST(Optimizer, RefusesOptionsOutOfRange) {
   EXPECT_EQ(
       sgd([](auto& options) { options.nesterov = true; }),
       "SGD: nesterov is set, expected a momentum above 0 and no dampening");
+}
+
+TEST(Optimizer, TakesOptionsByNameAndTorchsDefaultsForTheOthers) {
+  EXPECT_EQ(fsdp::AdamW({parameter({1})}, {.beta2 = 0.95}).lr(), 1e-3);
+  EXPECT_EQ(fsdp::Adam({parameter({1})}, {.lr = 3e-4}).lr(), 3e-4);
+  EXPECT_EQ(fsdp::SGD({parameter({1})}).lr(), 1e-3);
+  const fsdp::AdamWOptions adamw{.lr = 3e-4, .beta2 = 0.95};
+  EXPECT_EQ(adamw.beta1, 0.9);
+  EXPECT_EQ(adamw.weight_decay, 1e-2);
 }
 
 TEST(Optimizer, RefusesALearningRateThatIsNoNumber) {

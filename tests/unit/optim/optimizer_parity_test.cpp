@@ -116,12 +116,12 @@ const std::vector<AdamCase> kAdamCases = {
 
 template <typename Options>
 Options ours_of(const AdamCase& c) {
-  Options options(c.lr);
-  options.beta1 = c.beta1;
-  options.beta2 = c.beta2;
-  options.eps = c.eps;
-  options.weight_decay = c.weight_decay;
-  return options;
+  return {
+      .lr = c.lr,
+      .beta1 = c.beta1,
+      .beta2 = c.beta2,
+      .eps = c.eps,
+      .weight_decay = c.weight_decay};
 }
 
 template <typename Options>
@@ -175,11 +175,12 @@ const std::vector<SgdCase> kSgdCases = {
 
 Ours our_sgd(const SgdCase& c) {
   return [c](std::vector<Tensor> parameters) {
-    fsdp::SGDOptions options(c.lr);
-    options.momentum = c.momentum;
-    options.dampening = c.dampening;
-    options.weight_decay = c.weight_decay;
-    options.nesterov = c.nesterov;
+    const fsdp::SGDOptions options{
+        .lr = c.lr,
+        .momentum = c.momentum,
+        .dampening = c.dampening,
+        .weight_decay = c.weight_decay,
+        .nesterov = c.nesterov};
     return std::make_unique<fsdp::SGD>(std::move(parameters), options);
   };
 }
@@ -265,12 +266,12 @@ TEST(AdamW, StepsDtypesTogetherEachAsAlone) {
                           .requires_grad_(true));
     }
   }
-  fsdp::AdamW optimizer(together, fsdp::AdamWOptions(0.01));
+  fsdp::AdamW optimizer(together, {.lr = 0.01});
   std::vector<std::unique_ptr<fsdp::AdamW>> optimizers;
   for (const Tensor& parameter : alone) {
     optimizers.push_back(
         std::make_unique<fsdp::AdamW>(
-            std::vector<Tensor>{parameter}, fsdp::AdamWOptions(0.01)));
+            std::vector<Tensor>{parameter}, fsdp::AdamWOptions{.lr = 0.01}));
   }
   for (int step = 0; step < 3; ++step) {
     set_gradients(together, step, always);

@@ -326,7 +326,7 @@ TEST(Failures, OnBothRanksAreCaughtAndTrainingGoesOn) {
             Root model;
             fully_shard(model->scale, {.mesh = shard_mesh(world)});
             fully_shard(model, {.mesh = shard_mesh(world)});
-            SGD optimizer(model->parameters(), SGDOptions(0.1));
+            SGD optimizer(model->parameters(), {.lr = 0.1});
             const bool throws = !one_rank_only || world.rank() == 1;
             for (const int throw_at : {1, 2}) {
               const auto step = [&] {

@@ -241,7 +241,7 @@ std::vector<double> losses(
   Stack model;
   model->to(kFloat);
   testing::shard_stack(model, {.mesh = shard_mesh(world), .mp_policy = policy});
-  AdamW optimizer(model->parameters(), AdamWOptions(1e-2));
+  AdamW optimizer(model->parameters(), {.lr = 1e-2});
   std::vector<double> all;
   for (int step = 0; step < 10; ++step) {
     const auto batch = batch_of(world.rank(), world.size());

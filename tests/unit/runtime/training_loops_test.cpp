@@ -125,7 +125,7 @@ TEST(Optimizers, MayBeBuiltBeforeShardingOrAfterAForward) {
                   step = [sgd] { sgd->step(); };
                 } else {
                   auto sgd = std::make_shared<SGD>(
-                      model->parameters(), SGDOptions(0.1));
+                      model->parameters(), SGDOptions{.lr = 0.1});
                   step = [sgd] { sgd->step(); };
                 }
               };

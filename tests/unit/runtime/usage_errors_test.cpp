@@ -448,7 +448,7 @@ TEST(Optimizers, RefuseGatheredParameters) {
   with_ranks(2, [](const ProcessGroup& world) {
     Scale model(at::ones({4}));
     fully_shard(model, {.mesh = shard_mesh(world)});
-    SGD optimizer(model->parameters(), SGDOptions(0.1));
+    SGD optimizer(model->parameters(), {.lr = 0.1});
     model(at::ones({4})).sum().backward();
     model(at::ones({4}));
     EXPECT_THAT(

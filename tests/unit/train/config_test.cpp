@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "fsdp/error.h"
@@ -39,6 +41,54 @@ TEST(Config, PresetsGiveDefaultsAndSettingsWinOverThem) {
   EXPECT_EQ(changed.min_lr, 0.02);
   EXPECT_FALSE(changed.fixed_random_batch);
   EXPECT_EQ(make_train_options({}).preset, "bytes");
+}
+
+class EnvironmentSettings : public testing::Test {
+ protected:
+  EnvironmentSettings() { set(nullptr, nullptr); }
+  ~EnvironmentSettings() override { set("1", nullptr); }
+
+  static void set(const char* threads, const char* launchers) {
+    for (const auto& [name, value] :
+         {std::pair("OMP_NUM_THREADS", threads),
+          std::pair("FSDP_DEFAULT_THREADS", launchers)}) {
+      value == nullptr ? ::unsetenv(name) : ::setenv(name, value, 1);
+    }
+  }
+
+  static int threads() {
+    return make_train_options(environment_settings()).threads;
+  }
+};
+
+TEST_F(EnvironmentSettings, TakeTheUsersThreadsButNotTheLaunchers) {
+  EXPECT_EQ(threads(), 1);
+  set("3", nullptr);
+  EXPECT_EQ(threads(), 3);
+  set("3,2", nullptr);
+  EXPECT_EQ(threads(), 3);
+  set("", nullptr);
+  EXPECT_EQ(threads(), 1);
+  set("4", "4");
+  EXPECT_EQ(threads(), 1);
+  // The user's, for a program below the launcher.
+  set("3", "4");
+  EXPECT_EQ(threads(), 3);
+}
+
+TEST_F(EnvironmentSettings, RefuseWhatIsNoThreadCount) {
+  for (const std::string value : {"two", "0", "-1", "1025", "2.5", ",2"}) {
+    set(value.c_str(), nullptr);
+    try {
+      environment_settings();
+      ADD_FAILURE() << value;
+    } catch (const ConfigError& error) {
+      EXPECT_EQ(
+          error.what(),
+          "OMP_NUM_THREADS is \"" + value +
+              "\": expected a whole number from 1 to 1024");
+    }
+  }
 }
 
 TEST(Config, OneStopLimitLiftsThePresetsOther) {

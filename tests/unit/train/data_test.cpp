@@ -43,9 +43,10 @@ class Data : public testing::Test {
   static std::string llm_c(
       std::int32_t version,
       std::int32_t count,
-      const std::vector<std::uint16_t>& values) {
+      const std::vector<std::uint16_t>& values,
+      std::int32_t magic = 20240520) {
     std::vector<std::int32_t> header(256);
-    header[0] = 20240520;
+    header[0] = magic;
     header[1] = version;
     header[2] = count;
     return std::string(reinterpret_cast<const char*>(header.data()), 1024) +
@@ -149,6 +150,19 @@ TEST_F(Data, ErrorsNameThePathAndWhatIsWrong) {
   EXPECT_EQ(
       error_of(gone),
       "--data '" + gone + "': cannot be read: No such file or directory");
+  const fs::path file = write("file", "text");
+  const std::string below = (file / "x").string();
+  EXPECT_EQ(
+      error_of(below),
+      "--data '" + below + "': cannot be read: Not a directory");
+  fs::remove(file);
+  const std::string loop = (folder_ / "loop").string();
+  fs::create_symlink(loop, loop);
+  EXPECT_EQ(
+      error_of(loop),
+      "--data '" + loop +
+          "': cannot be read: Too many levels of symbolic links");
+  fs::remove(loop);
   EXPECT_EQ(
       error_of(folder_),
       "--data '" + folder_.string() + "': the folder holds no file");
@@ -177,6 +191,28 @@ TEST_F(Data, TokenFileErrorsNameThePathAndWhatIsWrong) {
   write("x.bin", "odd");
   EXPECT_EQ(
       error_of(path), start + "3 bytes are no whole number of 16-bit tokens");
+  write("x.bin", "");
+  EXPECT_EQ(
+      error_of(path),
+      "--data '" + path +
+          "': too short: the training part holds 0 tokens, at least 3 are "
+          "needed (--seq and one more)");
+  write("x.bin", llm_c(1, 3, {1, 2, 3}).substr(0, 12));
+  EXPECT_EQ(
+      error_of(path, 65'536),
+      start + "cut short: 12 bytes, llm.c's header alone has 1024");
+  write("x.bin", llm_c(1, 3, {1, 2, 3}) + "x");
+  EXPECT_EQ(
+      error_of(path),
+      start + "1031 bytes are no whole number of 16-bit tokens");
+  write("x.bin", llm_c(7, 2, {1, 0, 2, 0}, 20240801));
+  EXPECT_EQ(
+      error_of(path, 65'536),
+      start +
+          "32-bit tokens of llm.c's format (magic 20240801), expected 16-bit "
+          "ones (20240520)");
+  write("x.bin", llm_c(1, 3, {1, 2, 3}, 1));
+  EXPECT_EQ(error_of(path, 65'536), "no error") << "no header at all";
   write("x.bin", llm_c(2, 3, {1, 2, 3}));
   EXPECT_EQ(error_of(path), start + "version 2 of llm.c's format, expected 1");
   write("x.bin", llm_c(1, 4, {1, 2, 3}));

@@ -54,6 +54,17 @@ struct TrainRun : TrainObserver {
 /// Changes a rank's model before it is sharded.
 using ChangeModel = std::function<void(int rank, LanguageModel& model)>;
 
+inline Trainer::ModelFactory changed_model(
+    int rank, const ChangeModel& change) {
+  return [=](const ModelShape& shape, std::uint64_t seed) {
+    LanguageModel model = make_model(shape, seed);
+    if (change) {
+      change(rank, model);
+    }
+    return model;
+  };
+}
+
 inline void collect(Trainer& trainer, int rank, TrainRun& run) {
   const auto weights = full_parameters(*trainer.model().module);
   if (rank == 0) {
@@ -74,11 +85,8 @@ inline TrainRun run_trainer(
   with_ranks(
       size,
       [&](const ProcessGroup& world) {
-        LanguageModel model = make_model(options.shape, options.seed);
-        if (change) {
-          change(world.rank(), model);
-        }
-        Trainer trainer(options, world, model, {&run});
+        Trainer trainer(
+            options, world, {&run}, changed_model(world.rank(), change));
         trainer.run();
         collect(trainer, world.rank(), run);
       },

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <set>
 #include <string>
 #include <vector>
@@ -239,6 +240,61 @@ TEST(Trainer, RuntimeOptionsReachTheRuntime) {
   }
 }
 
+/// Of the units below the root, which may stay gathered.
+struct Gathers {
+  int most_at_once = 0;
+  int num_ahead = 0; ///< begun before the unit was needed
+
+  void operator()(UnitEvent event, const std::string& unit) {
+    if (unit.empty()) {
+      return;
+    }
+    now_ += event == UnitEvent::kUnshard ? 1 : 0;
+    now_ -= event == UnitEvent::kReshard ? 1 : 0;
+    most_at_once = std::max(most_at_once, now_);
+    if (event == UnitEvent::kWaitUnshard && last_gathered_ != unit) {
+      ++num_ahead;
+    }
+    last_gathered_ = event == UnitEvent::kUnshard ? unit : "";
+  }
+
+ private:
+  int now_ = 0;
+  std::string last_gathered_; ///< by the last event
+};
+
+TEST(Trainer, PrefetchGathersUnitsAheadAndChangesNoBit) {
+  for (const char* backend : {"inproc", "gloo"}) { // an engine each
+    std::vector<double> losses;
+    for (const int depth : {0, 1, 2}) {
+      SCOPED_TRACE(std::string(backend) + " " + std::to_string(depth));
+      TrainRun run;
+      Gathers gathers;
+      const TrainOptions options = make_train_options(tiny(
+          {{"preset", "bytes"}, // four blocks
+           {"steps", "2"},
+           {"batch", "2"},
+           {"prefetch", std::to_string(depth)}}));
+      testing::with_ranks(
+          2,
+          [&](const ProcessGroup& world) {
+            Trainer trainer(options, world, {&run});
+            if (world.rank() == 0) {
+              set_unit_observer(*trainer.model().module, std::ref(gathers));
+            }
+            trainer.run();
+          },
+          backend);
+      // One more than the unit in use at least: it goes when the next has come.
+      EXPECT_EQ(gathers.most_at_once, std::max(depth, 1) + 1);
+      EXPECT_EQ(gathers.num_ahead > 0, depth > 0);
+      losses = depth == 0 ? run.losses() : losses;
+      EXPECT_EQ(run.losses(), losses);
+      EXPECT_EQ(losses.size(), 2U);
+    }
+  }
+}
+
 /// Makes the loss of `bad_rank` NaN in its forward number `bad_step`.
 testing::ChangeModel nan_at(int bad_rank, int bad_step) {
   return [=](int rank, LanguageModel& model) {
@@ -276,10 +332,11 @@ TEST(Trainer, OneRanksNaNStopsAllRanksWithItsName) {
   std::vector<std::string> texts(4);
   testing::with_ranks(4, [&](const ProcessGroup& world) {
     const auto rank = static_cast<std::size_t>(world.rank());
-    const TrainOptions options = make_train_options(tiny());
-    LanguageModel model = make_model(options.shape, options.seed);
-    nan_at(3, 2)(world.rank(), model);
-    Trainer trainer(options, world, model, {});
+    Trainer trainer(
+        make_train_options(tiny()),
+        world,
+        {},
+        testing::changed_model(world.rank(), nan_at(3, 2)));
     try {
       trainer.run();
     } catch (const Error& error) {
@@ -329,8 +386,7 @@ TEST(Trainer, AFailureOfOneRankReachesTheOthers) {
   Failing failing;
   std::string peer;
   testing::with_ranks(2, [&](const ProcessGroup& world) {
-    const TrainOptions options = make_train_options(tiny());
-    Trainer trainer(options, world, make_model(options.shape, 0), {&failing});
+    Trainer trainer(make_train_options(tiny()), world, {&failing});
     try {
       trainer.run();
     } catch (const PeerError& error) {
