@@ -11,8 +11,8 @@
 
 #include "comm/host/factories.h"
 #include "comm/host/host_communicator.h"
-#include "comm/host/join.h"
 #include "comm/host/shm_link.h"
+#include "comm/join.h"
 #include "fsdp/error.h"
 
 namespace fsdp::host {
