@@ -33,7 +33,6 @@ WireRequest encode(
   wire.grad_enabled = request.grad_enabled ? 1 : 0;
   wire.root = request.root;
   wire.numel = request.numel;
-  wire.mask = request.mask;
   wire.counts_hash = hash(counts);
   const std::size_t length =
       std::min(request.subject.size(), sizeof(wire.subject));
@@ -50,7 +49,6 @@ Request decode(const WireRequest& wire) {
       .grad_enabled = wire.grad_enabled != 0,
       .root = wire.root,
       .numel = wire.numel,
-      .mask = wire.mask,
       .subject = std::string(wire.subject, wire.subject_bytes),
   };
 }

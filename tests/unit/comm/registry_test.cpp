@@ -49,7 +49,6 @@ TEST(WireRequest, KeepsAllFieldsAndCutsTheSubject) {
       .grad_enabled = true,
       .root = 3,
       .numel = 1'000'000'000'000,
-      .mask = 5,
       .subject = std::string(300, 'x')};
   const Request copy = decode(encode(request));
   EXPECT_EQ(copy.meeting, request.meeting);
@@ -58,7 +57,6 @@ TEST(WireRequest, KeepsAllFieldsAndCutsTheSubject) {
   EXPECT_EQ(copy.grad_enabled, true);
   EXPECT_EQ(copy.root, 3);
   EXPECT_EQ(copy.numel, request.numel);
-  EXPECT_EQ(copy.mask, 5u);
   EXPECT_EQ(copy.subject, std::string(119, 'x'));
 }
 
