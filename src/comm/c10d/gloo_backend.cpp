@@ -19,7 +19,6 @@
 #include "comm/c10d/message_link.h"
 #include "comm/c10d/sigpipe.h"
 #include "comm/c10d/sockets.h"
-#include "comm/c10d/text.h"
 #include "comm/error_text.h"
 #include "comm/join.h"
 #include "fsdp/error.h"
