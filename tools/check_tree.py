@@ -17,17 +17,20 @@ MAX_FUNCTION_LINES = 80
 TEXT_SUFFIXES = {".cpp", ".h", ".py", ".md", ".txt", ".cmake", ".json", ".sh", ".in", ".supp"}
 TEXT_NAMES = {"run", "mutate", "LICENSE", ".gitignore", ".clang-format"}
 
-# A folder may include its own headers and those of the folders named here.
+# A folder below src may include its own headers and those of the folders named
+# here. A file belongs to the longest of these paths that it lies in.
 LAYERS = {
     "core": set(),
-    "comm": {"core", "launch"},
-    "launch": {"core"},
-    "runtime": {"core", "comm", "launch"},
-    "optim": {"core", "comm", "launch", "runtime"},
-    "train": {"core", "comm", "launch", "runtime", "optim"},
-    "cli": {"core", "comm", "launch", "runtime", "optim", "train"},
+    "env": {"core"},
+    "comm": {"core"},
+    "comm/c10d": {"core", "env", "comm"},
+    "launch": {"core", "env"},
+    "runtime": {"core", "comm", "comm/c10d"},
+    "optim": {"core", "comm", "comm/c10d", "runtime"},
+    "train": {"core", "comm", "comm/c10d", "runtime", "optim"},
+    "cli": {"core", "env", "launch", "comm", "comm/c10d", "runtime", "optim", "train"},
 }
-WITHOUT_TORCH = ("src/core/", "src/comm/", "src/launch/")
+WITHOUT_TORCH = ("src/core/", "src/env/", "src/comm/", "src/launch/")
 WITH_TORCH = ("src/comm/c10d/",)
 
 # The library never prints and never ends the process. src/cli is a program.
@@ -142,11 +145,17 @@ def check_text(name, text):
             yield f"{name}:{number}: space at the end of the line"
 
 
+def layer_of(path):
+    """The layer of a path below src; None for what is in none, such as fsdp/a.h."""
+    layers = [layer for layer in LAYERS if path.startswith(layer + "/")]
+    return max(layers, key=len, default=None)
+
+
 def check_includes(name, text):
     if not name.startswith(("src/", "include/")) or not name.endswith((".cpp", ".h")):
         return
     torch_free = name.startswith(WITHOUT_TORCH) and not name.startswith(WITH_TORCH)
-    layer = name.split("/")[1] if name.startswith("src/") else None
+    layer = layer_of(name.removeprefix("src/")) if name.startswith("src/") else None
     for number, line in enumerate(text.splitlines(), 1):
         match = re.match(r'\s*#\s*include\s*[<"]([^>"]+)[>"]', line)
         if not match:
@@ -156,10 +165,9 @@ def check_includes(name, text):
             yield f"{name}:{number}: includes torch/torch.h, which costs 14 s a file"
         if torch_free and header.startswith(("torch/", "ATen/", "c10/")):
             yield f"{name}:{number}: includes {header} in a layer without LibTorch"
-        other = header.split("/")[0]
-        if layer in LAYERS and other in LAYERS and other != layer:
-            if other not in LAYERS[layer]:
-                yield f"{name}:{number}: src/{layer} includes {header} of a higher layer"
+        other = layer_of(header)
+        if layer and other and other != layer and other not in LAYERS[layer]:
+            yield f"{name}:{number}: src/{layer} includes {header}, which is not below it"
 
 
 def check_calls(name, text):

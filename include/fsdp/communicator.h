@@ -54,7 +54,7 @@ enum class Meeting : std::uint8_t {
 std::string_view name_of(Meeting meeting);
 std::string_view name_of(ReduceOp op);
 
-/// One rank's side of a meeting; equal on every rank, apart from `mask`.
+/// One rank's side of a meeting; equal on every rank.
 struct Request {
   Meeting meeting = Meeting::kBarrier;
   DType dtype = DType::kUInt8;
@@ -62,9 +62,6 @@ struct Request {
   bool grad_enabled = false; ///< kForward: the grad mode
   std::int32_t root = 0; ///< kBroadcast: the source rank
   std::int64_t numel = 0; ///< elements over all ranks
-  /// May differ by rank and is handed to the others: kGradients, bit i = the
-  /// unit's parameter i has a gradient here.
-  std::uint64_t mask = 0;
   /// Whom it is for: the unit, parameter or caller; truncated to 119 bytes.
   std::string subject;
 
@@ -150,8 +147,7 @@ class Communicator {
       std::string_view subject);
 
   /// [collective] Returns once every rank has come with an equal request.
-  /// masks, if not null, receives the size() masks by rank.
-  virtual void meet(const Request& request, std::uint64_t* masks = nullptr) = 0;
+  virtual void meet(const Request& request) = 0;
 
   void barrier(std::string_view subject);
 

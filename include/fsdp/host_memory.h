@@ -88,9 +88,9 @@ class HostMemory {
   /// kStreamDepth before may be written again.
   virtual void wait_post_slot() = 0;
 
-  /// Waits until every rank has posted message `number`, compares the requests
-  /// (MismatchError) and returns the masks by rank.
-  virtual std::vector<std::uint64_t> await(std::uint64_t number) = 0;
+  /// Waits until every rank has posted message `number`, and compares the
+  /// requests (MismatchError).
+  virtual void await(std::uint64_t number) = 0;
 
   /// This rank no longer reads the others' data of message `number`.
   virtual void consume(std::uint64_t number) = 0;

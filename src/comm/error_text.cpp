@@ -2,15 +2,11 @@
 
 namespace fsdp {
 
-namespace {
-
-std::string in_words(std::chrono::milliseconds timeout) {
-  const auto ms = timeout.count();
+std::string time_text(std::chrono::milliseconds time) {
+  const auto ms = time.count();
   return ms % 1000 == 0 ? std::to_string(ms / 1000) + " s"
                         : std::to_string(ms) + " ms";
 }
-
-} // namespace
 
 std::string rank_prefix(int rank) {
   return "[rank " + std::to_string(rank) + "] ";
@@ -56,7 +52,7 @@ std::string timeout_text(
     std::chrono::milliseconds timeout,
     std::string_view what,
     const std::vector<int>& missing) {
-  return rank_prefix(rank) + "timed out after " + in_words(timeout) + " in " +
+  return rank_prefix(rank) + "timed out after " + time_text(timeout) + " in " +
          std::string(what) + ": " + name_ranks(missing) +
          " had not come; see what " + (missing.size() == 1 ? "it" : "they") +
          " did last, or raise the timeout, and start the job again";
@@ -71,7 +67,7 @@ std::string peer_died_text(
 
 std::string store_timeout_text(
     std::chrono::milliseconds timeout, std::string_view what) {
-  return "timed out after " + in_words(timeout) + " waiting for " +
+  return "timed out after " + time_text(timeout) + " waiting for " +
          std::string(what) +
          "; see whether all ranks were started with the same address and port, "
          "or raise the timeout";

@@ -2,11 +2,15 @@
 // The texts that every backend words alike. See docs/errors.md.
 
 #include <chrono>
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace fsdp {
+
+/// "5 s" or "1500 ms".
+std::string time_text(std::chrono::milliseconds time);
 
 /// "[rank 0] ".
 std::string rank_prefix(int rank);

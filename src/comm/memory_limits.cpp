@@ -5,15 +5,18 @@
 #include <limits>
 #include <optional>
 #include <sstream>
-#include <vector>
+
+#include "core/cgroup.h"
 
 namespace fsdp {
 
 namespace {
 
+namespace fs = std::filesystem;
+
 // The number behind `key` in a file of "key value" or "key: value kB" lines.
 std::optional<std::uint64_t> read_field(
-    const std::string& path, const std::string& key) {
+    const fs::path& path, const std::string& key) {
   std::ifstream file(path);
   std::string line;
   while (std::getline(file, line)) {
@@ -28,7 +31,7 @@ std::optional<std::uint64_t> read_field(
 }
 
 // Nothing for a file that is missing or says "max".
-std::optional<std::uint64_t> read_number(const std::string& path) {
+std::optional<std::uint64_t> read_number(const fs::path& path) {
   std::ifstream file(path);
   std::uint64_t value = 0;
   return file >> value ? std::optional(value) : std::nullopt;
@@ -49,57 +52,31 @@ void take_smaller(MemoryLimit& best, std::uint64_t bytes, std::string source) {
   }
 }
 
-// Limits of a cgroup and of all that it lies in. Inside a container the path
-// may not be visible; the mount point itself is then the container's own.
-void apply_cgroup(
-    MemoryLimit& best,
-    const std::string& mount,
-    std::string path,
-    const Files& files) {
-  while (true) {
-    const std::string folder = mount + (path == "/" ? "" : path) + "/";
-    const auto limit = read_number(folder + files.limit);
-    const auto usage = read_number(folder + files.usage);
-    if (limit && usage) {
-      const std::uint64_t dropped =
-          read_field(folder + "memory.stat", files.reclaimable).value_or(0);
-      const std::uint64_t used = *usage - std::min(*usage, dropped);
-      take_smaller(best, *limit - std::min(*limit, used), folder + files.limit);
-    }
-    if (path.empty() || path == "/") {
-      return;
-    }
-    path.erase(path.rfind('/'));
+void apply_group(MemoryLimit& best, const ControlGroup& group) {
+  const Files& files = group.is_v2 ? kVersion2 : kVersion1;
+  const auto limit = read_number(group.folder / files.limit);
+  const auto usage = read_number(group.folder / files.usage);
+  if (limit && usage) {
+    const std::uint64_t dropped =
+        read_field(group.folder / "memory.stat", files.reclaimable).value_or(0);
+    const std::uint64_t used = *usage - std::min(*usage, dropped);
+    take_smaller(
+        best, *limit - std::min(*limit, used), group.folder / files.limit);
   }
 }
 
 } // namespace
 
-MemoryLimit available_memory(const std::string& root) {
+MemoryLimit available_memory(const fs::path& root) {
   MemoryLimit best{
       std::numeric_limits<std::uint64_t>::max(), "no limit that is known"};
-  const std::string meminfo = root + "/proc/meminfo";
+  const fs::path meminfo = root / "proc/meminfo";
   if (const auto kilobytes = read_field(meminfo, "MemAvailable:")) {
-    take_smaller(best, *kilobytes * 1024, "MemAvailable of " + meminfo);
+    take_smaller(
+        best, *kilobytes * 1024, "MemAvailable of " + meminfo.string());
   }
-  // Lines are "hierarchy:controllers:path"; hierarchy 0 is version 2.
-  std::ifstream groups(root + "/proc/self/cgroup");
-  std::string line;
-  while (std::getline(groups, line)) {
-    const std::size_t first = line.find(':');
-    const std::size_t second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) {
-      continue;
-    }
-    const std::string controllers =
-        ',' + line.substr(first + 1, second - first - 1) + ',';
-    const std::string path = line.substr(second + 1);
-    if (controllers == ",,") {
-      apply_cgroup(best, root + "/sys/fs/cgroup", path, kVersion2);
-      apply_cgroup(best, root + "/sys/fs/cgroup/unified", path, kVersion2);
-    } else if (controllers.find(",memory,") != std::string::npos) {
-      apply_cgroup(best, root + "/sys/fs/cgroup/memory", path, kVersion1);
-    }
+  for (const ControlGroup& group : control_groups("memory", root)) {
+    apply_group(best, group);
   }
   return best;
 }

@@ -2,8 +2,8 @@
 // How much memory this process may still take.
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
-#include <string_view>
 
 namespace fsdp {
 
@@ -14,7 +14,8 @@ struct MemoryLimit {
 
 /// The smallest of the machine's available memory and what each cgroup (v1 or
 /// v2) above this process has left, page cache that can be dropped included.
-/// `root` is put before /proc and /sys: tests read a tree of their own.
-MemoryLimit available_memory(const std::string& root = "");
+/// `root` is where /proc and the cgroup file
+/// systems are looked for: tests read a tree of their own.
+MemoryLimit available_memory(const std::filesystem::path& root = "/");
 
 } // namespace fsdp

@@ -10,6 +10,7 @@
 
 #include "comm/fault_handler.h"
 #include "comm/memory_limits.h"
+#include "core/align.h"
 #include "fsdp/error.h"
 #include "fsdp/host_memory.h"
 
@@ -22,7 +23,7 @@ constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 // A memfd of no bytes cannot be mapped.
 std::size_t mapped_bytes(std::size_t bytes) {
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  return std::max<std::size_t>(1, (bytes + page - 1) / page) * page;
+  return align_up(std::max<std::size_t>(1, bytes), page);
 }
 
 [[noreturn]] void throw_errno(std::string_view what, std::size_t bytes) {

@@ -3,17 +3,11 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/hash.h"
+
 namespace fsdp {
 
 namespace {
-
-std::uint64_t hash(std::span<const std::int64_t> counts) {
-  std::uint64_t value = 14695981039346656037u; // FNV-1a
-  for (const std::int64_t count : counts) {
-    value = (value ^ static_cast<std::uint64_t>(count)) * 1099511628211u;
-  }
-  return value;
-}
 
 bool same_call(const WireRequest& a, const WireRequest& b) {
   return a.meeting == b.meeting && a.dtype == b.dtype && a.op == b.op &&
@@ -33,8 +27,7 @@ WireRequest encode(
   wire.grad_enabled = request.grad_enabled ? 1 : 0;
   wire.root = request.root;
   wire.numel = request.numel;
-  wire.mask = request.mask;
-  wire.counts_hash = hash(counts);
+  wire.counts_hash = fnv1a(std::as_bytes(counts));
   const std::size_t length =
       std::min(request.subject.size(), sizeof(wire.subject));
   wire.subject_bytes = static_cast<std::uint8_t>(length);
@@ -50,7 +43,6 @@ Request decode(const WireRequest& wire) {
       .grad_enabled = wire.grad_enabled != 0,
       .root = wire.root,
       .numel = wire.numel,
-      .mask = wire.mask,
       .subject = std::string(wire.subject, wire.subject_bytes),
   };
 }

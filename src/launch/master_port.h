@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "launch/unique_fd.h"
+#include "core/unique_fd.h"
 
 namespace fsdp::detail {
 

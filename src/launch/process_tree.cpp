@@ -15,7 +15,7 @@
 #include <optional>
 #include <thread>
 
-#include "launch/unique_fd.h"
+#include "core/unique_fd.h"
 
 namespace fsdp::detail {
 

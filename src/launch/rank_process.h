@@ -5,8 +5,8 @@
 
 #include <array>
 
+#include "core/unique_fd.h"
 #include "launch/job.h"
-#include "launch/unique_fd.h"
 
 namespace fsdp::detail {
 

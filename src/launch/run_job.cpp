@@ -34,7 +34,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using detail::Job;
-using detail::UniqueFd;
 
 constexpr int kLargestPort = 65535;
 constexpr int kMostRanks = 256; // two pipes each, of 1024 descriptors

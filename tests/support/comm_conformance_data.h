@@ -1,5 +1,5 @@
 #pragma once
-// Conformance: gather and broadcast move bytes, meetings hand over masks.
+// Conformance: gather and broadcast move bytes.
 // Included by comm_conformance.h.
 
 #include <algorithm>
@@ -165,22 +165,6 @@ TEST_P(CommData, BroadcastMovesManyMegabytes) {
     Bytes data = payload(comm.rank(), num_bytes, 9, DType::kBFloat16);
     comm.broadcast(data.data(), numel, DType::kBFloat16, root, "large");
     ASSERT_TRUE(data == payload(root, num_bytes, 9, DType::kBFloat16));
-  });
-}
-
-TEST_P(CommData, MeetingsHandOverTheMaskOfEveryRank) {
-  run([&](Communicator& comm) {
-    for (std::uint64_t round = 0; round < 50; ++round) {
-      std::vector<std::uint64_t> masks(static_cast<std::size_t>(comm.size()));
-      const Request request{
-          .meeting = Meeting::kGradients,
-          .mask = round << 32 | static_cast<std::uint64_t>(comm.rank() * 3),
-          .subject = "layers.0"};
-      comm.meet(request, masks.data());
-      for (std::size_t rank = 0; rank < masks.size(); ++rank) {
-        ASSERT_EQ(masks[rank], round << 32 | rank * 3);
-      }
-    }
   });
 }
 

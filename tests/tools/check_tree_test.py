@@ -80,6 +80,7 @@ class CheckTree(unittest.TestCase):
             ("core", "ATen/core/Tensor.h", True),
             ("comm", "c10/util/Exception.h", True),
             ("launch", "torch/nn/module.h", True),
+            ("env", "torch/nn/module.h", True),
             ("comm", "core/a.h", False),
             ("core", "comm/a.h", True),
             ("comm", "runtime/a.h", True),
@@ -87,6 +88,17 @@ class CheckTree(unittest.TestCase):
             ("optim", "runtime/a.h", False),
             ("train", "cli/a.h", True),
             ("cli", "train/a.h", False),
+            ("comm", "comm/c10d/a.h", True),
+            ("comm__host", "comm/c10d/a.h", True),
+            ("comm__host", "comm/a.h", False),
+            ("comm__c10d", "comm/host/a.h", False),
+            ("comm", "env/a.h", True),
+            ("comm__c10d", "env/a.h", False),
+            ("comm__c10d", "launch/a.h", True),
+            ("runtime", "launch/a.h", True),
+            ("runtime", "comm/c10d/a.h", False),
+            ("launch", "env/a.h", False),
+            ("env", "launch/a.h", True),
         ):
             with self.subTest(folder=folder, header=header):
                 found = self.offences(**{f"src__{folder}__a_DOT_h": f'#include "{header}"\n'})

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "comm/c10d/sockets.h"
-#include "comm/c10d/text.h"
 #include "comm/error_text.h"
 #include "fsdp/error.h"
 

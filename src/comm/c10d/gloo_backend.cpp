@@ -19,8 +19,8 @@
 #include "comm/c10d/message_link.h"
 #include "comm/c10d/sigpipe.h"
 #include "comm/c10d/sockets.h"
-#include "comm/c10d/text.h"
 #include "comm/error_text.h"
+#include "comm/join.h"
 #include "fsdp/error.h"
 
 namespace fsdp {
@@ -129,7 +129,9 @@ class GlooLink final : public MessageLink {
 
 using Gloo = c10d::ProcessGroupGloo;
 
-/// [collective]
+/// [collective] The address on which this rank would listen by itself. Every
+/// rank takes part, also one that is told where to listen: others look for
+/// their own address on the way to this one.
 std::string address_of_this_rank(const BackendArgs& args) {
   const std::string own = local_address_towards(args.master_addr);
   const auto key = [](int rank) { return "address/" + std::to_string(rank); };
@@ -159,13 +161,15 @@ void add_interfaces(
   }
 }
 
-void add_devices(const BackendArgs& args, Gloo::Options& options) {
+void add_devices(
+    const BackendArgs& args,
+    const std::string& address,
+    Gloo::Options& options) {
   const char* interfaces = std::getenv("GLOO_SOCKET_IFNAME");
   if (interfaces != nullptr && *interfaces != '\0') {
     add_interfaces(args, interfaces, options);
     return;
   }
-  const std::string address = address_of_this_rank(args);
   try {
     options.devices.push_back(Gloo::createDeviceForHostname(address));
   } catch (const std::exception&) {
@@ -176,10 +180,30 @@ void add_devices(const BackendArgs& args, Gloo::Options& options) {
   }
 }
 
+/// [collective] Throws on every rank if one of them has nowhere to listen:
+/// Gloo's connecting would let the others wait for it until their deadline.
+void add_devices_together(const BackendArgs& args, Gloo::Options& options) {
+  constexpr const char* kQuestion = "gloo.listening";
+  constexpr std::size_t kMaxBytes = 1000;
+  const std::string address = address_of_this_rank(args);
+  try {
+    add_devices(args, address, options);
+  } catch (const ConfigError& error) {
+    agree(args, kQuestion, failure_line(args.rank, error.what(), kMaxBytes));
+    throw;
+  }
+  if (const std::string verdict = agree(args, kQuestion, "");
+      !verdict.empty()) {
+    throw PeerError(
+        rank_prefix(args.rank) + "group '" + args.group_name +
+        "' cannot connect: " + verdict);
+  }
+}
+
 std::unique_ptr<MessageLink> connect(const BackendArgs& args) {
   auto options = Gloo::Options::create(args.timeout);
   options->threads = 1; // runs collectives of Gloo, of which there are none
-  add_devices(args, *options);
+  add_devices_together(args, *options);
   try {
     return std::make_unique<GlooLink>(c10::make_intrusive<Gloo>(
         c10::make_intrusive<StoreForGloo>(

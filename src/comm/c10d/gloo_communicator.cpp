@@ -52,8 +52,10 @@ std::shared_ptr<Work> GlooCommunicator::submit(
     std::shared_ptr<Operation> operation) {
   worker_->submit(operation);
   ++counters_.num_meetings;
-  counters_.bytes_sent +=
-      static_cast<std::int64_t>(bytes_sent(*operation, rank(), size()));
+  if (operation->has_data) {
+    counters_.bytes_sent +=
+        static_cast<std::int64_t>(bytes_sent(*operation, rank(), size()));
+  }
   return std::make_shared<GlooWork>(
       worker_, std::move(operation), shared_counters_);
 }
@@ -71,15 +73,10 @@ std::shared_ptr<Work> GlooCommunicator::start(const Collective& collective) {
   return submit(std::move(operation));
 }
 
-void GlooCommunicator::meet(const Request& request, std::uint64_t* masks) {
+void GlooCommunicator::meet(const Request& request) {
   auto operation = std::make_shared<Operation>();
   operation->request = encode(request);
-  submit(operation)->wait();
-  if (masks != nullptr) {
-    for (const WireRequest& of_rank : operation->requests) {
-      *masks++ = of_rank.mask;
-    }
-  }
+  submit(std::move(operation))->wait();
 }
 
 void GlooCommunicator::fail(std::string_view what) noexcept {

@@ -21,7 +21,7 @@ class GlooCommunicator final : public Communicator {
       std::unique_ptr<MessageLink> link);
   ~GlooCommunicator() override;
 
-  void meet(const Request& request, std::uint64_t* masks) override;
+  void meet(const Request& request) override;
   void fail(std::string_view what) noexcept override;
   std::uint64_t epoch() const override;
 

@@ -36,7 +36,6 @@ struct Operation {
   std::uint64_t epoch = 0;       ///< in which it was issued
   std::uint64_t epoch_after = 0; ///< once done with an error
   std::exception_ptr error;
-  std::vector<WireRequest> requests;       ///< of all ranks, once done
   std::unique_ptr<std::byte[]> own_memory; ///< if the caller's went away
 };
 

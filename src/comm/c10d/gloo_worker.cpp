@@ -235,10 +235,9 @@ void GlooWorker::carry_out(Operation& operation) {
 
 void GlooWorker::perform(Operation& operation, std::uint64_t epoch) {
   exchange_.begin_call([&] { return decode(operation.request).describe(); });
-  auto requests = exchange_.exchange(operation.request, epoch);
+  exchange_.meet(operation.request, epoch);
   {
     const Lock lock(mutex_);
-    operation.requests = std::move(requests);
     operation.state = Operation::State::kMoving;
   }
   if (!operation.has_data) {

@@ -14,7 +14,6 @@
 
 #include "comm/c10d/job_store_server.h"
 #include "comm/c10d/sockets.h"
-#include "comm/c10d/text.h"
 #include "comm/error_text.h"
 #include "fsdp/error.h"
 

@@ -110,7 +110,7 @@ void JobStoreServer::run() {
 
 void JobStoreServer::accept_client() {
   UniqueFd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-  if (fd.get() >= 0) {
+  if (fd) {
     add_client(std::move(fd));
   }
 }

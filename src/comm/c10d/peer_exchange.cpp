@@ -33,6 +33,20 @@ enum class Kind : std::uint8_t {
   kLeft,
 };
 
+/// The sender is past use to this rank: nothing follows the message.
+bool ends_group(Kind kind) {
+  switch (kind) {
+    case Kind::kRequest:
+    case Kind::kFailed:
+      return false;
+    case Kind::kTimedOut:
+    case Kind::kDied:
+    case Kind::kLeft:
+      break;
+  }
+  return true;
+}
+
 } // namespace
 
 struct PeerExchange::Message {
@@ -73,6 +87,11 @@ struct PeerExchange::Peer {
   /// It was sent data since its last message: closing the connection could
   /// drop what the network has not carried yet.
   bool may_lack_data = false;
+};
+
+struct PeerExchange::Answers {
+  std::vector<WireRequest> requests; ///< by rank
+  std::vector<Message> failures;
 };
 
 PeerExchange::PeerExchange(
@@ -155,24 +174,38 @@ void PeerExchange::tell_all(const Message& message) {
   }
 }
 
-std::vector<WireRequest> PeerExchange::exchange(
-    const WireRequest& request, std::uint64_t epoch) {
+void PeerExchange::meet(const WireRequest& request, std::uint64_t epoch) {
   Message own;
   own.epoch = epoch;
   own.request = request;
   tell_all(own);
+  const Answers answers = collect_answers(request, epoch);
+  if (!answers.failures.empty()) {
+    end_epoch(answers.failures);
+  }
+  const std::string mismatch = find_mismatch(answers.requests);
+  if (!mismatch.empty()) {
+    throw EpochEnded{
+        std::make_exception_ptr(MismatchError(rank_prefix(rank_) + mismatch))};
+  }
+}
 
-  std::vector<WireRequest> requests(static_cast<std::size_t>(size_), request);
+/// Waits for one message of `epoch` from every peer, but after a failure only
+/// for others of the same moment.
+PeerExchange::Answers PeerExchange::collect_answers(
+    const WireRequest& request, std::uint64_t epoch) {
+  Answers answers;
+  answers.requests.assign(static_cast<std::size_t>(size_), request);
   std::vector<int> awaited;
   for (int i = 1; i < size_; ++i) {
     awaited.push_back((rank_ + i) % size_);
   }
-  std::vector<Message> failures;
   Clock::time_point grace_end;
   std::size_t at = 0;
   std::size_t num_idle = 0;
   Message message;
-  while (!awaited.empty() && (failures.empty() || Clock::now() < grace_end)) {
+  while (!awaited.empty() &&
+         (answers.failures.empty() || Clock::now() < grace_end)) {
     at %= awaited.size();
     Peer& peer = *peers_[static_cast<std::size_t>(awaited[at])];
     if (!next_message(peer, message)) {
@@ -181,28 +214,21 @@ std::vector<WireRequest> PeerExchange::exchange(
       continue;
     }
     num_idle = 0;
-    if (message.kind > Kind::kFailed) {
+    if (ends_group(message.kind)) {
       throw_gone(message, peer.rank);
     }
     if (message.epoch < epoch) {
       continue;
     }
     if (message.kind == Kind::kFailed) {
-      failures.push_back(message);
+      answers.failures.push_back(message);
       grace_end = Clock::now() + kFailureGrace;
     } else {
-      requests[static_cast<std::size_t>(peer.rank)] = message.request;
+      answers.requests[static_cast<std::size_t>(peer.rank)] = message.request;
     }
     awaited.erase(awaited.begin() + static_cast<std::ptrdiff_t>(at));
   }
-  if (!failures.empty()) {
-    end_epoch(failures);
-  }
-  if (const std::string mismatch = find_mismatch(requests); !mismatch.empty()) {
-    throw EpochEnded{
-        std::make_exception_ptr(MismatchError(rank_prefix(rank_) + mismatch))};
-  }
-  return requests;
+  return answers;
 }
 
 void PeerExchange::end_epoch(const std::vector<Message>& failures) const {
@@ -407,8 +433,7 @@ bool PeerExchange::is_flushed(Peer& peer, bool is_late) {
     return true;
   }
   const bool has_said_more = next_message(peer, message);
-  return has_said_more ? message.kind > Kind::kFailed
-                       : !peer.next || is_lost(peer);
+  return has_said_more ? ends_group(message.kind) : !peer.next || is_lost(peer);
 }
 
 void PeerExchange::leave(std::exception_ptr error) noexcept {

@@ -57,10 +57,9 @@ class PeerExchange {
   /// Starts the clock of a call, and names it in the errors of its waits.
   void begin_call(std::function<std::string()> describe);
 
-  /// Sends this rank's request and returns those of all ranks. Throws
+  /// Sends this rank's request and waits for those of all ranks. Throws
   /// EpochEnded if one has failed or if they differ.
-  std::vector<WireRequest> exchange(
-      const WireRequest& request, std::uint64_t epoch);
+  void meet(const WireRequest& request, std::uint64_t epoch);
 
   /// Tells the peers that this rank has failed. Does not wait for them.
   void announce_failure(
@@ -68,7 +67,7 @@ class PeerExchange {
       std::chrono::system_clock::time_point failed_at,
       std::uint64_t epoch);
 
-  // Data of the call, after exchange(). `bytes` may be 0 on both sides.
+  // Data of the call, after meet(). `bytes` may be 0 on both sides.
   void send(int peer, const void* data, std::size_t bytes);
   void receive(int peer, void* data, std::size_t bytes);
   /// Waits for all that was posted.
@@ -87,6 +86,7 @@ class PeerExchange {
  private:
   struct Message;
   struct Peer;
+  struct Answers;
   struct Posted {
     std::unique_ptr<Transfer> transfer;
     int peer;
@@ -97,6 +97,7 @@ class PeerExchange {
   void listen(Peer& peer);
   bool next_message(Peer& peer, Message& message);
   void tell_all(const Message& message);
+  Answers collect_answers(const WireRequest& request, std::uint64_t epoch);
   bool is_lost(Peer& peer);
   void look_around(const std::vector<int>& awaited, std::size_t num_idle);
   [[noreturn]] void throw_lost(Peer& peer);

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <atomic>
-#include <charconv>
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -14,10 +14,11 @@
 #include "comm/c10d/agent_store.h"
 #include "comm/c10d/gloo_backend.h"
 #include "comm/c10d/job_store.h"
-#include "comm/c10d/text.h"
 #include "comm/error_text.h"
+#include "core/hash.h"
+#include "core/parse_int.h"
+#include "env/environment.h"
 #include "fsdp/error.h"
-#include "launch/environment.h"
 
 namespace fsdp {
 
@@ -164,14 +165,11 @@ class RollCall {
 
 void parse_master(const std::string& master, LaunchEnvironment& env) {
   const auto colon = master.rfind(':');
-  int port = 0;
-  if (colon != std::string::npos) {
-    const char* end = master.data() + master.size();
-    const auto [stop, error] =
-        std::from_chars(master.data() + colon + 1, end, port);
-    port = error == std::errc() && stop == end ? port : 0;
+  std::optional<int> port;
+  if (colon != std::string::npos && colon > 0) {
+    port = parse_int(std::string_view(master).substr(colon + 1));
   }
-  if (colon == 0 || port < 1 || port > 65535) {
+  if (!port || *port < 1 || *port > 65535) {
     throw ConfigError(
         rank_prefix(env.rank) + "InitOptions::master is '" + master +
         "'; expected address:port with a port from 1 to 65535");
@@ -180,7 +178,7 @@ void parse_master(const std::string& master, LaunchEnvironment& env) {
   if (env.master_addr.front() == '[' && env.master_addr.back() == ']') {
     env.master_addr = env.master_addr.substr(1, env.master_addr.size() - 2);
   }
-  env.master_port = port;
+  env.master_port = *port;
 }
 
 LaunchEnvironment from_options(const InitOptions& options) {
@@ -283,14 +281,6 @@ void check_members(
   }
 }
 
-std::uint64_t fingerprint(std::string_view text) {
-  std::uint64_t hash = 1469598103934665603ULL;
-  for (const char c : text) {
-    hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
-  }
-  return hash;
-}
-
 /// [collective over the parent] Throws MismatchError on every rank unless the
 /// members of each sub-group named the same members and the same name.
 void agree_on_members(
@@ -305,7 +295,7 @@ void agree_on_members(
   for (const int r : ranks) {
     own[r] = 1;
   }
-  own[size] = static_cast<std::int64_t>(fingerprint(name));
+  own[size] = static_cast<std::int64_t>(fnv1a(name));
   const std::vector<std::int64_t> counts(size, static_cast<std::int64_t>(row));
   parent
       .all_gather(

@@ -13,7 +13,6 @@
 #include <thread>
 #include <utility>
 
-#include "comm/c10d/text.h"
 #include "comm/error_text.h"
 #include "fsdp/error.h"
 
@@ -116,24 +115,6 @@ std::string join_host_port(const std::string& host, int port) {
              : "[" + host + "]:" + std::to_string(port);
 }
 
-UniqueFd& UniqueFd::operator=(UniqueFd&& other) noexcept {
-  if (this != &other) {
-    UniqueFd closes_the_old(fd_);
-    fd_ = other.release();
-  }
-  return *this;
-}
-
-UniqueFd::~UniqueFd() {
-  if (fd_ >= 0) {
-    close(fd_);
-  }
-}
-
-int UniqueFd::release() {
-  return std::exchange(fd_, -1);
-}
-
 UniqueFd listen_on(const std::string& host, int port, int rank) {
   int error = 0;
   const Addresses addresses = look_up(host, port, error);
@@ -178,7 +159,7 @@ UniqueFd connect_to(
       throw_unknown_host(host, rank, error);
     }
     for (const addrinfo* a = addresses.get(); a != nullptr; a = a->ai_next) {
-      if (UniqueFd fd = try_connect(*a, deadline); fd.get() >= 0) {
+      if (UniqueFd fd = try_connect(*a, deadline); fd) {
         return fd;
       }
     }

@@ -6,22 +6,9 @@
 #include <string>
 #include <vector>
 
+#include "core/unique_fd.h"
+
 namespace fsdp {
-
-/// Owns a file descriptor.
-class UniqueFd {
- public:
-  explicit UniqueFd(int fd = -1) : fd_(fd) {}
-  UniqueFd(UniqueFd&& other) noexcept : fd_(other.release()) {}
-  UniqueFd& operator=(UniqueFd&& other) noexcept;
-  ~UniqueFd();
-
-  int get() const { return fd_; }
-  int release();
-
- private:
-  int fd_;
-};
 
 /// A socket that listens on `host`:`port`: only on that address if it is given
 /// in digits (or as localhost) and is this host's, else on all of them. For a

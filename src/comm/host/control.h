@@ -11,6 +11,7 @@
 #include <cstdint>
 
 #include "comm/wire_request.h"
+#include "core/align.h"
 #include "fsdp/host_memory.h"
 
 namespace fsdp::host {
@@ -112,7 +113,7 @@ class ControlLayout {
   static constexpr std::size_t staging_offset(int size) {
     const std::size_t slots = sizeof(ControlHeader) +
                               sizeof(RankSlot) * static_cast<std::size_t>(size);
-    return (slots + 4095) / 4096 * 4096;
+    return align_up(slots, 4096);
   }
 
   std::byte* base_;

@@ -75,7 +75,7 @@ std::uint64_t HostCommunicator::exchange(Call& call, Write write) {
   if (call.has_met) {
     group_.fence(call.request);
   } else {
-    group_.meet(call.request, nullptr);
+    group_.meet(call.request);
     call.has_met = true;
   }
   return stage;
@@ -313,8 +313,8 @@ void HostCommunicator::all_reduce_span(
   }
 }
 
-void HostCommunicator::meet(const Request& request, std::uint64_t* masks) {
-  group_.meet(encode(request), masks);
+void HostCommunicator::meet(const Request& request) {
+  group_.meet(encode(request));
 }
 
 void HostCommunicator::fail(std::string_view what) noexcept {
@@ -331,7 +331,7 @@ std::shared_ptr<SharedRegion> HostCommunicator::allocate(
       {.meeting = Meeting::kAllocate,
        .numel = static_cast<std::int64_t>(bytes),
        .subject = std::string(label)});
-  group_.meet(request, nullptr);
+  group_.meet(request);
   const std::uint64_t tag = group_.position();
   std::shared_ptr<SharedRegion> region;
   // Told to the others at once: they wait in the fences below.
@@ -365,8 +365,8 @@ void HostCommunicator::wait_post_slot() {
   group_.wait_post_slot();
 }
 
-std::vector<std::uint64_t> HostCommunicator::await(std::uint64_t number) {
-  return group_.await(number);
+void HostCommunicator::await(std::uint64_t number) {
+  group_.await(number);
 }
 
 void HostCommunicator::consume(std::uint64_t number) {

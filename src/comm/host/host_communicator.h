@@ -34,7 +34,7 @@ class HostCommunicator final : public Communicator, public HostMemory {
       std::shared_ptr<SharedRegion> control,
       std::unique_ptr<HostLink> link);
 
-  void meet(const Request& request, std::uint64_t* masks) override;
+  void meet(const Request& request) override;
   void fail(std::string_view what) noexcept override;
   std::uint64_t epoch() const override;
   HostMemory* host_memory() override { return this; }
@@ -43,7 +43,7 @@ class HostCommunicator final : public Communicator, public HostMemory {
       std::size_t bytes, std::string_view label) override;
   std::uint64_t post(const Request& request) override;
   void wait_post_slot() override;
-  std::vector<std::uint64_t> await(std::uint64_t number) override;
+  void await(std::uint64_t number) override;
   void consume(std::uint64_t number) override;
 
  private:

@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <utility>
 
 #include "comm/error_text.h"
@@ -81,7 +80,7 @@ void HostGroup::open_epoch() {
   open_epoch_ = epoch_;
 }
 
-void HostGroup::meet(const WireRequest& request, std::uint64_t* masks) {
+void HostGroup::meet(const WireRequest& request) {
   open_epoch();
   ++counters_.num_meetings;
   const std::size_t place = num_met_ % kMeetingDepth;
@@ -93,12 +92,6 @@ void HostGroup::meet(const WireRequest& request, std::uint64_t* masks) {
         control_.slot(peer).meetings[place];
   }
   compare(requests_);
-  if (masks != nullptr) {
-    std::transform(
-        requests_.begin(), requests_.end(), masks, [](const WireRequest& wire) {
-          return wire.mask;
-        });
-  }
 }
 
 void HostGroup::fence(const WireRequest& request) {
@@ -137,7 +130,7 @@ void HostGroup::wait_post_slot() {
   });
 }
 
-std::vector<std::uint64_t> HostGroup::await(std::uint64_t number) {
+void HostGroup::await(std::uint64_t number) {
   check_usable();
   if (number >= num_posted_ || number < num_consumed_) {
     throw UsageError(
@@ -155,11 +148,6 @@ std::vector<std::uint64_t> HostGroup::await(std::uint64_t number) {
         control_.slot(peer).messages[place];
   }
   compare(requests_);
-  std::vector<std::uint64_t> masks;
-  for (const WireRequest& wire : requests_) {
-    masks.push_back(wire.mask);
-  }
-  return masks;
 }
 
 void HostGroup::consume(std::uint64_t number) {

@@ -60,7 +60,7 @@ class HostGroup {
   void open_epoch();
 
   /// Comes to the next meeting and compares all requests.
-  void meet(const WireRequest& request, std::uint64_t* masks);
+  void meet(const WireRequest& request);
   /// A meeting without a request of its own, inside the call `request`.
   void fence(const WireRequest& request);
   /// The number of meetings and fences in this epoch, with the epoch: equal on
@@ -69,7 +69,7 @@ class HostGroup {
 
   std::uint64_t post(const WireRequest& request);
   void wait_post_slot();
-  std::vector<std::uint64_t> await(std::uint64_t number);
+  void await(std::uint64_t number);
   void consume(std::uint64_t number);
 
   void fail(std::string_view what) noexcept;

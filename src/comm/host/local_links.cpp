@@ -10,7 +10,7 @@
 
 #include "comm/host/factories.h"
 #include "comm/host/host_communicator.h"
-#include "comm/host/join.h"
+#include "comm/join.h"
 #include "fsdp/error.h"
 
 namespace fsdp::host {

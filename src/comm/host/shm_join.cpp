@@ -11,8 +11,8 @@
 
 #include "comm/host/factories.h"
 #include "comm/host/host_communicator.h"
-#include "comm/host/join.h"
 #include "comm/host/shm_link.h"
+#include "comm/join.h"
 #include "fsdp/error.h"
 
 namespace fsdp::host {
@@ -99,12 +99,12 @@ class Joining {
     sockets_.resize(static_cast<std::size_t>(args_.size - 1));
     processes_[0] = open_pid(getpid());
     for (int missing = args_.size - 1; missing > 0; --missing) {
-      FileDescriptor socket = accept_from(listener_);
-      if (!socket.is_open()) {
+      UniqueFd socket = accept_from(listener_);
+      if (!socket) {
         throw CommError("a connected rank has gone");
       }
       const std::uint64_t rank = receive_descriptors(socket).tag;
-      if (rank == 0 || rank > sockets_.size() || sockets_[rank - 1].is_open()) {
+      if (rank == 0 || rank > sockets_.size() || sockets_[rank - 1]) {
         throw CommError("a stranger has connected to rank 0");
       }
       processes_[rank] = open_peer_pid(socket);
@@ -113,10 +113,10 @@ class Joining {
     control_ = SharedRegion::create(
         ControlLayout::bytes(args_.size), "the ranks' meeting place");
     std::vector<int> descriptors = {control_->fd()};
-    for (const FileDescriptor& process : processes_) {
+    for (const UniqueFd& process : processes_) {
       descriptors.push_back(process.get());
     }
-    for (const FileDescriptor& socket : sockets_) {
+    for (const UniqueFd& socket : sockets_) {
       for (std::size_t i = 0; i < descriptors.size();
            i += kMaxSentDescriptors) {
         send_descriptors(
@@ -133,9 +133,9 @@ class Joining {
     if (args_.rank == 0) {
       return;
     }
-    std::vector<FileDescriptor> descriptors;
+    std::vector<UniqueFd> descriptors;
     while (descriptors.size() < processes_.size() + 1) {
-      for (FileDescriptor& fd : receive_descriptors(sockets_[0]).descriptors) {
+      for (UniqueFd& fd : receive_descriptors(sockets_[0]).descriptors) {
         descriptors.push_back(std::move(fd));
       }
     }
@@ -147,9 +147,9 @@ class Joining {
   }
 
   const BackendArgs& args_;
-  FileDescriptor listener_; // rank 0
-  std::vector<FileDescriptor> sockets_;
-  std::vector<FileDescriptor> processes_; // by rank
+  UniqueFd listener_; // rank 0
+  std::vector<UniqueFd> sockets_;
+  std::vector<UniqueFd> processes_; // by rank
   std::shared_ptr<SharedRegion> control_;
 };
 

@@ -6,10 +6,9 @@
 
 namespace fsdp::host {
 
-ShmLink::ShmLink(
-    std::vector<FileDescriptor> sockets, std::vector<FileDescriptor> processes)
+ShmLink::ShmLink(std::vector<UniqueFd> sockets, std::vector<UniqueFd> processes)
     : sockets_(std::move(sockets)), processes_(std::move(processes)) {
-  for (const FileDescriptor& process : processes_) {
+  for (const UniqueFd& process : processes_) {
     polled_.push_back({process.get(), POLLIN, 0});
   }
 }
@@ -18,7 +17,7 @@ ShmLink::ShmLink(
 void ShmLink::offer(
     std::uint64_t tag, const std::shared_ptr<SharedRegion>& region) {
   const int fd = region->fd();
-  for (const FileDescriptor& socket : sockets_) {
+  for (const UniqueFd& socket : sockets_) {
     send_descriptors(socket, tag, std::span(&fd, 1));
   }
 }

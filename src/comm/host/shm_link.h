@@ -15,9 +15,7 @@ class ShmLink final : public HostLink {
  public:
   /// `sockets`: on rank 0 one to each other rank, elsewhere one to rank 0.
   /// `processes`: by rank.
-  ShmLink(
-      std::vector<FileDescriptor> sockets,
-      std::vector<FileDescriptor> processes);
+  ShmLink(std::vector<UniqueFd> sockets, std::vector<UniqueFd> processes);
 
   void offer(
       std::uint64_t tag, const std::shared_ptr<SharedRegion>& region) override;
@@ -26,8 +24,8 @@ class ShmLink final : public HostLink {
   void find_ended(std::span<char> ended) override;
 
  private:
-  std::vector<FileDescriptor> sockets_;
-  std::vector<FileDescriptor> processes_;
+  std::vector<UniqueFd> sockets_;
+  std::vector<UniqueFd> processes_;
   std::vector<pollfd> polled_; // by rank
 };
 

@@ -22,10 +22,10 @@ namespace {
   throw CommError("cannot " + what + ": " + std::strerror(errno));
 }
 
-FileDescriptor new_socket() {
-  FileDescriptor socket(
+UniqueFd new_socket() {
+  UniqueFd socket(
       ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!socket.is_open()) {
+  if (!socket) {
     throw_errno("open a unix socket");
   }
   return socket;
@@ -47,7 +47,7 @@ struct Address {
   }
 };
 
-ucred peer_of(const FileDescriptor& socket) {
+ucred peer_of(const UniqueFd& socket) {
   ucred peer{};
   socklen_t length = sizeof(peer);
   if (getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) {
@@ -64,22 +64,6 @@ struct Control {
 
 } // namespace
 
-FileDescriptor& FileDescriptor::operator=(FileDescriptor&& other) noexcept {
-  if (this != &other) {
-    if (is_open()) {
-      close(fd_);
-    }
-    fd_ = other.release();
-  }
-  return *this;
-}
-
-FileDescriptor::~FileDescriptor() {
-  if (is_open()) {
-    close(fd_);
-  }
-}
-
 std::string random_socket_name() {
   std::array<unsigned char, 16> bytes{};
   if (getrandom(bytes.data(), bytes.size(), 0) !=
@@ -95,8 +79,8 @@ std::string random_socket_name() {
   return name;
 }
 
-FileDescriptor listen_at(const std::string& name, int backlog) {
-  FileDescriptor socket = new_socket();
+UniqueFd listen_at(const std::string& name, int backlog) {
+  UniqueFd socket = new_socket();
   const Address address(name);
   if (bind(socket.get(), address.get(), address.length) != 0 ||
       listen(socket.get(), backlog) != 0) {
@@ -105,8 +89,8 @@ FileDescriptor listen_at(const std::string& name, int backlog) {
   return socket;
 }
 
-FileDescriptor connect_to(const std::string& name) {
-  FileDescriptor socket = new_socket();
+UniqueFd connect_to(const std::string& name) {
+  UniqueFd socket = new_socket();
   const Address address(name);
   if (connect(socket.get(), address.get(), address.length) != 0) {
     throw_errno("reach rank 0's unix socket");
@@ -114,11 +98,11 @@ FileDescriptor connect_to(const std::string& name) {
   return socket;
 }
 
-FileDescriptor accept_from(const FileDescriptor& listener) {
+UniqueFd accept_from(const UniqueFd& listener) {
   while (true) {
-    FileDescriptor socket(accept4(
+    UniqueFd socket(accept4(
         listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!socket.is_open()) {
+    if (!socket) {
       if (errno == EINTR || errno == ECONNABORTED) {
         continue;
       }
@@ -133,15 +117,15 @@ FileDescriptor accept_from(const FileDescriptor& listener) {
   }
 }
 
-FileDescriptor open_pid(pid_t pid) {
-  FileDescriptor descriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
-  if (!descriptor.is_open()) {
+UniqueFd open_pid(pid_t pid) {
+  UniqueFd descriptor(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  if (!descriptor) {
     throw_errno("watch process " + std::to_string(pid));
   }
   return descriptor;
 }
 
-FileDescriptor open_peer_pid(const FileDescriptor& socket) {
+UniqueFd open_peer_pid(const UniqueFd& socket) {
   const pid_t pid = peer_of(socket).pid;
   if (pid == 0) {
     throw CommError("a rank's process is in another pid namespace");
@@ -150,7 +134,7 @@ FileDescriptor open_peer_pid(const FileDescriptor& socket) {
 }
 
 bool send_descriptors(
-    const FileDescriptor& socket,
+    const UniqueFd& socket,
     std::uint64_t tag,
     std::span<const int> descriptors) {
   iovec data{&tag, sizeof(tag)};
@@ -179,7 +163,7 @@ bool send_descriptors(
   return true;
 }
 
-Received receive_descriptors(const FileDescriptor& socket) {
+Received receive_descriptors(const UniqueFd& socket) {
   Received received;
   iovec data{&received.tag, sizeof(received.tag)};
   Control control;

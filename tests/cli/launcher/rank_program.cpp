@@ -24,8 +24,8 @@
 #include <thread>
 #include <vector>
 
+#include "env/environment.h"
 #include "fsdp/error.h"
-#include "launch/environment.h"
 
 namespace {
 

@@ -237,15 +237,69 @@ TEST(Processes, RefuseARankOutsideTheWorld) {
 TEST(Processes, RefuseAnInterfaceThatIsNotThere) {
   const auto results =
       Job{.scenario = "report_world",
-          .arguments = {"backend=gloo", "timeout_ms=3000"},
+          .arguments = {"backend=gloo"},
           .env = {{"GLOO_SOCKET_IFNAME", "nic7"}}}
           .run();
-  expect_one_line(
-      results[0],
-      "ConfigError: [rank 0] GLOO_SOCKET_IFNAME names 'nic7', which is no "
-      "network interface of this host with an address; correct or unset it");
-  EXPECT_EQ(results[1].exit_code, 1);
+  for (int rank = 0; rank < 2; ++rank) {
+    expect_one_line(
+        results[static_cast<std::size_t>(rank)],
+        "ConfigError: [rank " + std::to_string(rank) +
+            "] GLOO_SOCKET_IFNAME names 'nic7', which is no network interface "
+            "of this host with an address; correct or unset it");
+  }
 }
+
+class OneRankOfThree : public ::testing::TestWithParam<int> {
+ protected:
+  /// GLOO_SOCKET_IFNAME is set for one rank only.
+  static std::vector<ProcessResult> run_with(const char* interface) {
+    Job job{
+        .scenario = "report_world", .arguments = {"backend=gloo"}, .size = 3};
+    std::vector<std::unique_ptr<ChildProcess>> processes;
+    for (int rank = 0; rank < 3; ++rank) {
+      job.env.clear();
+      if (rank == GetParam()) {
+        job.env["GLOO_SOCKET_IFNAME"] = interface;
+      }
+      processes.push_back(job.start(rank));
+    }
+    std::vector<ProcessResult> results;
+    for (const auto& process : processes) {
+      results.push_back(process->wait(60s));
+    }
+    return results;
+  }
+};
+
+TEST_P(OneRankOfThree, WithAWrongInterfaceIsNamedByAllWithinSeconds) {
+  const auto results = run_with("nic7");
+  const std::string text =
+      "GLOO_SOCKET_IFNAME names 'nic7', which is no network interface of this "
+      "host with an address; correct or unset it";
+  for (int rank = 0; rank < 3; ++rank) {
+    const auto& result = results[static_cast<std::size_t>(rank)];
+    const std::string prefix = "[rank " + std::to_string(rank) + "] ";
+    expect_one_line(
+        result,
+        rank == GetParam()
+            ? "ConfigError: " + prefix + text
+            : "PeerError: " + prefix + "group 'world' cannot connect: rank " +
+                  std::to_string(GetParam()) + ": " + text);
+    EXPECT_LT(result.elapsed, 10s);
+  }
+}
+
+TEST_P(OneRankOfThree, MayBeToldItsInterface) {
+  const auto results = run_with("lo");
+  for (int rank = 0; rank < 3; ++rank) {
+    const auto& result = results[static_cast<std::size_t>(rank)];
+    EXPECT_EQ(result.out, "gloo " + std::to_string(rank) + "/3 sum 3\n");
+    EXPECT_EQ(result.err, "");
+    EXPECT_LT(result.elapsed, 10s);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Gloo, OneRankOfThree, ::testing::Values(0, 1));
 
 TEST(Processes, TakeTheMasterAddressAsGivenAndAskNoResolver) {
   Job job{

@@ -236,6 +236,8 @@ int main(int argc, char** argv) {
     return fsdp::complain("ConfigError", error);
   } catch (const fsdp::TimeoutError& error) {
     return fsdp::complain("TimeoutError", error);
+  } catch (const fsdp::PeerError& error) {
+    return fsdp::complain("PeerError", error);
   } catch (const fsdp::PeerDiedError& error) {
     return fsdp::complain("PeerDiedError", error);
   } catch (const std::exception& error) {

@@ -13,17 +13,15 @@
 namespace fsdp::test {
 namespace {
 
-using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-Request message(std::string unit, std::uint64_t mask = 0) {
+Request message(std::string unit) {
   return {
       .meeting = Meeting::kGradients,
       .dtype = DType::kFloat32,
       .numel = 10,
-      .mask = mask,
       .subject = std::move(unit)};
 }
 
@@ -132,14 +130,10 @@ TEST_P(HostRanks, PassMessagesInOrder) {
         memory.wait_post_slot();
         *word(region->writable(), comm.rank(), i) =
             i * 10 + static_cast<std::uint64_t>(comm.rank());
-        ASSERT_EQ(
-            memory.post(message(
-                "unit " + std::to_string(i),
-                i + static_cast<std::uint64_t>(comm.rank()))),
-            i);
+        ASSERT_EQ(memory.post(message("unit " + std::to_string(i))), i);
       }
       if (i > 0) {
-        ASSERT_THAT(memory.await(i - 1), ElementsAre(i - 1, i, i + 1));
+        memory.await(i - 1);
         for (int rank = 0; rank < 3; ++rank) {
           ASSERT_EQ(
               *word(region->writable(), rank, i - 1),

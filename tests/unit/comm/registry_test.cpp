@@ -49,7 +49,6 @@ TEST(WireRequest, KeepsAllFieldsAndCutsTheSubject) {
       .grad_enabled = true,
       .root = 3,
       .numel = 1'000'000'000'000,
-      .mask = 5,
       .subject = std::string(300, 'x')};
   const Request copy = decode(encode(request));
   EXPECT_EQ(copy.meeting, request.meeting);
@@ -58,7 +57,6 @@ TEST(WireRequest, KeepsAllFieldsAndCutsTheSubject) {
   EXPECT_EQ(copy.grad_enabled, true);
   EXPECT_EQ(copy.root, 3);
   EXPECT_EQ(copy.numel, request.numel);
-  EXPECT_EQ(copy.mask, 5u);
   EXPECT_EQ(copy.subject, std::string(119, 'x'));
 }
 
@@ -140,9 +138,13 @@ class LimitFiles {
     std::filesystem::create_directories(file.parent_path());
     std::ofstream(file) << text;
   }
-  MemoryLimit limit() const {
-    return available_memory(folder_.path().string());
+  /// Of a machine, or a container, with this mount of cgroup version 2.
+  void write_mount_of_version2() {
+    write(
+        "proc/self/mountinfo",
+        "30 20 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n");
   }
+  MemoryLimit limit() const { return available_memory(folder_.path()); }
 
  private:
   TemporaryFolder folder_;
@@ -159,6 +161,7 @@ TEST(AvailableMemory, IsNoMoreThanCgroupVersion2Allows) {
   LimitFiles files;
   files.write("proc/meminfo", "MemAvailable: 1000000 kB\n");
   files.write("proc/self/cgroup", "0::/jobs/one\n");
+  files.write_mount_of_version2();
   files.write("sys/fs/cgroup/jobs/one/memory.max", "max\n");
   files.write("sys/fs/cgroup/jobs/one/memory.current", "10\n");
   files.write("sys/fs/cgroup/jobs/memory.max", "5000000\n");
@@ -173,6 +176,10 @@ TEST(AvailableMemory, IsNoMoreThanCgroupVersion1Allows) {
   LimitFiles files;
   files.write("proc/meminfo", "MemAvailable: 1000000 kB\n");
   files.write("proc/self/cgroup", "3:cpu,cpuacct:/\n8:memory:/box\n0::/\n");
+  files.write(
+      "proc/self/mountinfo",
+      "31 20 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n"
+      "32 20 0:28 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n");
   const std::string folder = "sys/fs/cgroup/memory/box/";
   files.write(folder + "memory.limit_in_bytes", "3000000\n");
   files.write(folder + "memory.usage_in_bytes", "3500000\n");
@@ -183,6 +190,7 @@ TEST(AvailableMemory, IsNoMoreThanCgroupVersion1Allows) {
 TEST(AvailableMemory, InAContainerIsTheMountPointsOwn) {
   LimitFiles files;
   files.write("proc/self/cgroup", "0::/docker/hidden\n");
+  files.write_mount_of_version2();
   files.write("sys/fs/cgroup/memory.max", "700\n");
   files.write("sys/fs/cgroup/memory.current", "800\n");
   EXPECT_EQ(files.limit().available_bytes, 0u);

@@ -5,7 +5,7 @@
 
 #include "comm/backend.h"
 
-namespace fsdp::host {
+namespace fsdp {
 
 /// "rank 3 to join group 'world'", for waits on the store.
 std::string joining(const BackendArgs& args, int rank);
@@ -13,7 +13,8 @@ std::string joining(const BackendArgs& args, int rank);
 /// [collective] Each rank says why it cannot take part (empty: it can). Returns
 /// the objection of the lowest rank that has one, with its name, or an empty
 /// string, on every rank alike. `key` names the question in the store. Throws
-/// TimeoutError naming a rank that does not answer.
+/// TimeoutError naming a rank that does not answer. After an objection the
+/// ranks may end: rank 0, whose process may hold the store, returns last.
 std::string agree(
     const BackendArgs& args,
     const std::string& key,
@@ -22,4 +23,4 @@ std::string agree(
 /// Leaves the reason for the caller of a factory that returns null.
 void explain(const BackendArgs& args, const std::string& reason);
 
-} // namespace fsdp::host
+} // namespace fsdp

@@ -4,16 +4,17 @@
 #include <optional>
 #include <string_view>
 
-namespace fsdp::detail {
+namespace fsdp {
 
 /// The whole text as a decimal int; empty for anything else.
 inline std::optional<int> parse_int(std::string_view text) {
   int value = 0;
   const char* end = text.data() + text.size();
   const auto result = std::from_chars(text.data(), end, value);
-  if (text.empty() || result.ec != std::errc() || result.ptr != end)
+  if (text.empty() || result.ec != std::errc() || result.ptr != end) {
     return std::nullopt;
+  }
   return value;
 }
 
-} // namespace fsdp::detail
+} // namespace fsdp

@@ -1,4 +1,4 @@
-#include "launch/environment.h"
+#include "env/environment.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

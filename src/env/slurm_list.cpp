@@ -1,8 +1,8 @@
-#include "launch/slurm_list.h"
+#include "env/slurm_list.h"
 
 #include <cctype>
 
-#include "launch/parse_int.h"
+#include "core/parse_int.h"
 
 namespace fsdp::detail {
 

@@ -1,4 +1,4 @@
-#include "launch/slurm_list.h"
+#include "env/slurm_list.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "launch/environment.h"
+#include "env/environment.h"
 
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -12,9 +12,10 @@
 #include <string_view>
 #include <vector>
 
+#include "core/hash.h"
+#include "core/parse_int.h"
+#include "env/slurm_list.h"
 #include "fsdp/error.h"
-#include "launch/parse_int.h"
-#include "launch/slurm_list.h"
 
 namespace fsdp {
 
@@ -67,7 +68,7 @@ class Reader {
 
   int count(std::initializer_list<const char*> names, int max = INT_MAX) const {
     const auto [name, value] = text(names);
-    const auto number = detail::parse_int(value);
+    const auto number = parse_int(value);
     if (!number || *number < 1 || *number > max)
       reject(
           name,
@@ -83,7 +84,7 @@ class Reader {
       int size,
       std::string_view size_name) const {
     const auto [name, value] = text(names);
-    const auto number = detail::parse_int(value);
+    const auto number = parse_int(value);
     if (!number || *number < 0 || *number >= size)
       reject(
           name,
@@ -110,10 +111,7 @@ int port_variable(const Reader& reader) {
 
 /// The same on every rank of a job; two jobs rarely share one.
 int derived_port(std::string_view job_id) {
-  uint64_t hash = 14695981039346656037u; // FNV-1a
-  for (const char c : job_id)
-    hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
-  return kFirstDerivedPort + static_cast<int>(hash % kNumDerivedPorts);
+  return kFirstDerivedPort + static_cast<int>(fnv1a(job_id) % kNumDerivedPorts);
 }
 
 /// `fd` if it is a socket that listens on `port`.
@@ -145,7 +143,7 @@ void read_handed_down(LaunchEnvironment& env) {
   }
   const auto listener = variable("FSDP_MASTER_LISTEN_FD");
   if (listener && env.rank == 0) {
-    const auto fd = detail::parse_int(*listener);
+    const auto fd = parse_int(*listener);
     if (!fd || *fd < 0)
       reject(
           "FSDP_MASTER_LISTEN_FD",

@@ -4,25 +4,27 @@
 
 #include <utility>
 
-namespace fsdp::detail {
+namespace fsdp {
 
 /// Owns a file descriptor.
 class UniqueFd {
  public:
   UniqueFd() = default;
   explicit UniqueFd(int fd) : fd_(fd) {}
-  UniqueFd(UniqueFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  UniqueFd(UniqueFd&& other) noexcept : fd_(other.release()) {}
   UniqueFd& operator=(UniqueFd&& other) noexcept {
-    reset(std::exchange(other.fd_, -1));
+    reset(other.release());
     return *this;
   }
   ~UniqueFd() { reset(); }
 
   int get() const { return fd_; }
   explicit operator bool() const { return fd_ >= 0; }
+  int release() { return std::exchange(fd_, -1); }
   void reset(int fd = -1) {
-    if (fd_ >= 0)
+    if (fd_ >= 0) {
       close(fd_);
+    }
     fd_ = fd;
   }
 
@@ -30,4 +32,4 @@ class UniqueFd {
   int fd_ = -1;
 };
 
-} // namespace fsdp::detail
+} // namespace fsdp
