@@ -2,6 +2,8 @@
 // The errors of libfsdp. Each is one line of text:
 //   [rank r] what happened, where (unit, parameter, collective), got, expected,
 //   what to do
+// The rank is left out where it says nothing: mistakes in a call's arguments,
+// and settings, which are wrong on every rank alike.
 // docs/errors.md lists every text with what the caller may do next. The library
 // never prints, exits or aborts; these exceptions are its only way to complain.
 

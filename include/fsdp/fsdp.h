@@ -3,9 +3,7 @@
 // thing; start with fully_shard.h.
 
 #include "fsdp/clip_grad.h"
-#include "fsdp/communicator.h"
 #include "fsdp/device_mesh.h"
-#include "fsdp/dtype.h"
 #include "fsdp/error.h"
 #include "fsdp/for_each_tensor.h"
 #include "fsdp/fully_shard.h"
@@ -14,3 +12,4 @@
 #include "fsdp/mixed_precision.h"
 #include "fsdp/optim.h"
 #include "fsdp/process_group.h"
+#include "fsdp/reduce_op.h"

@@ -11,7 +11,8 @@
 // does not: say Block::Impl. A forward with default arguments gets one overload
 // for each shorter call and then does not fit in Sequential; FSDP_MODULE_EXACT
 // keeps the one full signature instead. Copies made by clone() would lose the
-// hooks, so clone() throws UsageError.
+// hooks, so clone() throws UsageError. Tensors inside an argument of a type of
+// the program's own are not seen: a MixedPrecisionPolicy does not cast them.
 
 #include <c10/util/Exception.h>
 #include <c10/util/Type.h>
@@ -210,6 +211,9 @@ struct WithShorterForwards {
 
 template <typename Impl>
 struct HookedTypes {
+  static_assert(
+      !requires { typename Impl::ContainedType; },
+      "name the Impl, not its holder: HookedHolder<torch::nn::LinearImpl>");
   static_assert(
       HasPlainForward<Impl>,
       "fsdp needs one plain forward: it is overloaded or a template here; wrap "

@@ -7,11 +7,18 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
-#include "fsdp/communicator.h"
+#include "fsdp/reduce_op.h"
+
+namespace at {
+class Tensor;
+}
 
 namespace fsdp {
+
+class Communicator;
 
 struct InitOptions {
   /// "auto", "self", "inproc", "shm" or "gloo". auto: self for a world of one,
@@ -33,7 +40,19 @@ class ProcessGroup {
   int size() const;
   /// Ranks of the members in the world, ascending.
   const std::vector<int>& world_ranks() const;
-  Communicator& communicator() const;
+
+  // For values of the program's own: a loss to log, a flag, tokens to start
+  // with. Every rank of the group calls them in the same order, with tensors of
+  // one shape and dtype; a difference throws MismatchError on every rank. On
+  // the CPU; any strides.
+
+  /// In place: the reduction of all ranks' tensors, in rank order. kSum and
+  /// kAvg of floating types (kAvg rounds once), kSum of int64, kMax of float32
+  /// and int64; anything else throws UsageError on every rank.
+  void all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::kSum) const;
+  /// In place: rank `src`'s tensor. Every dtype.
+  void broadcast(const at::Tensor& tensor, int src) const;
+  /// Returns once every rank has come. `subject` is named when one does not.
   void barrier(std::string_view subject = "barrier") const;
 
   /// [collective over this group] The sub-group of the members `ranks` (ranks
@@ -42,6 +61,9 @@ class ProcessGroup {
   /// e.g. the rows of a mesh. `name` is used in messages and must be equal
   /// within a sub-group. Throws UsageError if this rank is not in `ranks`.
   ProcessGroup split(const std::vector<int>& ranks, std::string name) const;
+
+  /// What the library itself talks through (src/comm/communicator.h).
+  Communicator& communicator() const;
 
   struct Impl;
   explicit ProcessGroup(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "comm/store.h"
-#include "fsdp/communicator.h"
+#include "comm/communicator.h"
 
 namespace fsdp {
 

@@ -1,4 +1,4 @@
-#include "fsdp/communicator.h"
+#include "comm/communicator.h"
 
 #include <utility>
 

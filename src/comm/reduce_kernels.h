@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <span>
 
-#include "fsdp/communicator.h"
+#include "comm/communicator.h"
 
 namespace fsdp {
 

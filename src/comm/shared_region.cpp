@@ -12,7 +12,7 @@
 #include "comm/memory_limits.h"
 #include "core/align.h"
 #include "fsdp/error.h"
-#include "fsdp/host_memory.h"
+#include "comm/host_memory.h"
 
 namespace fsdp {
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <type_traits>
 
-#include "fsdp/communicator.h"
+#include "comm/communicator.h"
 
 namespace fsdp {
 

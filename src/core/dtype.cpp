@@ -1,4 +1,4 @@
-#include "fsdp/dtype.h"
+#include "core/dtype.h"
 
 namespace fsdp {
 

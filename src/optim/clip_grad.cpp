@@ -20,6 +20,7 @@
 #include "comm/error_text.h"
 #include "fsdp/error.h"
 #include "optim/option_checks.h"
+#include "comm/communicator.h"
 #include "runtime/param_registry.h"
 
 namespace fsdp {

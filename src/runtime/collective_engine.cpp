@@ -7,7 +7,7 @@
 
 #include <utility>
 
-#include "runtime/scalar_type.h"
+#include "comm/c10d/scalar_type.h"
 #include "runtime/stopwatch.h"
 
 namespace fsdp {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <utility>
 
-#include "fsdp/host_memory.h"
+#include "comm/host_memory.h"
 #include "fsdp/memory.h"
 
 namespace fsdp {

@@ -12,7 +12,7 @@
 #include "comm/c10d/run_together.h"
 #include "fsdp/fully_shard.h"
 #include "runtime/param_registry.h"
-#include "runtime/scalar_type.h"
+#include "comm/c10d/scalar_type.h"
 #include "runtime/unit.h"
 
 namespace fsdp {

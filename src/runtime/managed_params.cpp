@@ -7,7 +7,8 @@
 #include "fsdp/error.h"
 #include "fsdp/hooked.h"
 #include "runtime/param_registry.h"
-#include "runtime/scalar_type.h"
+#include "comm/communicator.h"
+#include "comm/c10d/scalar_type.h"
 
 namespace fsdp {
 

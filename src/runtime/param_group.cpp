@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/align.h"
+
 namespace fsdp {
 
 void ParamGroup::lay_out() {
@@ -10,8 +12,7 @@ void ParamGroup::lay_out() {
   gathered_bytes = 0;
   for (const auto& param : params) {
     offsets.push_back(gathered_bytes);
-    const std::size_t bytes = param->compute_bytes();
-    gathered_bytes += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    gathered_bytes += align_up(param->compute_bytes(), kAlignment);
   }
 }
 

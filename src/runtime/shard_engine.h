@@ -12,7 +12,7 @@
 #include <span>
 #include <string>
 
-#include "fsdp/communicator.h"
+#include "comm/communicator.h"
 #include "fsdp/process_group.h"
 #include "runtime/param_group.h"
 

@@ -11,7 +11,7 @@
 #include "comm/error_text.h"
 #include "fsdp/error.h"
 #include "runtime/param_registry.h"
-#include "runtime/scalar_type.h"
+#include "comm/c10d/scalar_type.h"
 
 namespace fsdp {
 

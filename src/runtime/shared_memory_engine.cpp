@@ -9,12 +9,15 @@
 #include <utility>
 
 #include "comm/reduce_kernels.h"
-#include "runtime/scalar_type.h"
+#include "core/align.h"
+#include "comm/c10d/scalar_type.h"
 #include "runtime/stopwatch.h"
 
 namespace fsdp {
 
 namespace {
+
+constexpr std::size_t kAlignment = 64; // for vector loads
 
 /// A group's gathered memory.
 struct RegionSlot final : EngineSlot {
@@ -28,7 +31,7 @@ SharedRegion& region_of(const ParamGroup& group) {
 
 /// Bytes before the gradients in a message: one flag per parameter.
 std::size_t header_bytes(const ParamGroup& group) {
-  return (group.params.size() + 63) / 64 * 64;
+  return align_up(group.params.size(), kAlignment);
 }
 
 /// Where the gradients of one message lie.
@@ -44,7 +47,7 @@ GradLayout lay_out_grads(const ParamGroup& group, std::size_t element_size) {
     layout.offsets.push_back(layout.bytes);
     const auto bytes =
         static_cast<std::size_t>(param->full_numel()) * element_size;
-    layout.bytes += (bytes + 63) / 64 * 64;
+    layout.bytes += align_up(bytes, kAlignment);
   }
   return layout;
 }
@@ -93,7 +96,7 @@ void SharedMemoryEngine::require_slab(std::size_t message_bytes) {
     finish_oldest(); // it lies in the slab that is replaced
   }
   constexpr std::size_t kPage = 4096;
-  const std::size_t bytes = (message_bytes + kPage - 1) / kPage * kPage;
+  const std::size_t bytes = align_up(message_bytes, kPage);
   const int num_ranks = communicator().size();
   slab_ = CountedRegion(
       memory_.allocate(

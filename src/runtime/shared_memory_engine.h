@@ -14,7 +14,7 @@
 
 #include <deque>
 
-#include "fsdp/host_memory.h"
+#include "comm/host_memory.h"
 #include "runtime/counted_region.h"
 #include "runtime/shard_engine.h"
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "comm/communicator.h"
 #include "fsdp/fully_shard.h"
 
 namespace fsdp {

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "comm/communicator.h"
 #include "train/data/windows.h"
 
 namespace fsdp {

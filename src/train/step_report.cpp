@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "comm/communicator.h"
 #include "fsdp/process_group.h"
 
 namespace fsdp {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "train/data/ngram.h"
+#include "comm/communicator.h"
 #include "train/data/windows.h"
 
 namespace fsdp {

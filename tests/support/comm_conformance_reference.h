@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "fsdp/communicator.h"
+#include "comm/communicator.h"
 
 namespace fsdp::test {
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "comm/backend.h"
-#include "fsdp/communicator.h"
+#include "comm/communicator.h"
 #include "fsdp/error.h"
 
 namespace fsdp::test {

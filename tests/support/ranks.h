@@ -5,6 +5,7 @@
 #include <string>
 
 #include "fsdp/device_mesh.h"
+#include "comm/communicator.h"
 #include "fsdp/process_group.h"
 
 namespace fsdp::testing {

@@ -6,7 +6,7 @@
 
 #include "comm/c10d/gloo_worker.h"
 #include "comm/c10d/message_link.h"
-#include "fsdp/communicator.h"
+#include "comm/communicator.h"
 
 namespace fsdp {
 

@@ -18,6 +18,7 @@
 #include "core/hash.h"
 #include "core/parse_int.h"
 #include "env/environment.h"
+#include "comm/communicator.h"
 #include "fsdp/error.h"
 
 namespace fsdp {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <exception>
 
+#include "comm/communicator.h"
 #include "fsdp/process_group.h"
 
 namespace fsdp {

@@ -12,7 +12,7 @@
 
 #include "comm/wire_request.h"
 #include "core/align.h"
-#include "fsdp/host_memory.h"
+#include "comm/host_memory.h"
 
 namespace fsdp::host {
 

@@ -34,8 +34,8 @@
 
 #include "comm/host/control.h"
 #include "comm/host/host_link.h"
-#include "fsdp/communicator.h"
-#include "fsdp/host_memory.h"
+#include "comm/communicator.h"
+#include "comm/host_memory.h"
 
 namespace fsdp::host {
 

@@ -7,7 +7,7 @@
 #include <memory>
 #include <span>
 
-#include "fsdp/host_memory.h"
+#include "comm/host_memory.h"
 
 namespace fsdp::host {
 

@@ -108,7 +108,7 @@ class Script(unittest.TestCase):
     def test_refuses_an_unknown_part_of_check(self):
         self.expect_error(
             self.run_script("check", "tsan", "msan"),
-            "unknown part 'msan' of check: expected tsan, asan, dev or clang",
+            "unknown part 'msan' of check: expected tsan, asan, dev, clang or format",
         )
         self.assertEqual(self.called(), [])
 

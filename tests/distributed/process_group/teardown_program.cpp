@@ -23,6 +23,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/communicator.h"
 #include "fsdp/process_group.h"
 
 namespace {

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include "comm/communicator.h"
 #include "fsdp/error.h"
 
 namespace fsdp {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "fsdp/error.h"
+#include "comm/communicator.h"
 #include "fsdp/process_group.h"
 
 namespace fsdp {

@@ -10,6 +10,7 @@
 #include <set>
 #include <stdexcept>
 
+#include "comm/communicator.h"
 #include "fsdp/error.h"
 
 namespace fsdp {

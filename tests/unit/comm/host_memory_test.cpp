@@ -1,7 +1,7 @@
 // Shared regions, the gradient stream and what only ranks of one host do, over
 // inproc and shm.
 
-#include "fsdp/host_memory.h"
+#include "comm/host_memory.h"
 
 #include <gmock/gmock.h>
 

@@ -11,7 +11,7 @@
 #include <set>
 #include <sstream>
 
-#include "fsdp/host_memory.h"
+#include "comm/host_memory.h"
 #include "unit/comm/process_ranks.h"
 
 // The tests look at the signal that ends a process.

@@ -3,7 +3,9 @@
 
 #include <c10/core/ScalarType.h>
 
-#include "fsdp/dtype.h"
+#include <string>
+
+#include "core/dtype.h"
 #include "fsdp/error.h"
 
 namespace fsdp {
@@ -42,8 +44,8 @@ inline DType to_dtype(c10::ScalarType type) {
       return DType::kComplex128;
     default:
       throw UsageError(
-          std::string("parameters of dtype ") + c10::toString(type) +
-          " cannot be sharded");
+          std::string("tensors of dtype ") + c10::toString(type) +
+          " cannot be moved between ranks");
   }
 }
 

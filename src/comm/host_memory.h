@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "fsdp/communicator.h"
+#include "comm/communicator.h"
 
 namespace fsdp {
 

@@ -27,13 +27,12 @@
 #include <string>
 #include <string_view>
 
-#include "fsdp/dtype.h"
+#include "core/dtype.h"
+#include "fsdp/reduce_op.h"
 
 namespace fsdp {
 
 class HostMemory;
-
-enum class ReduceOp : std::uint8_t { kSum, kAvg, kMax };
 
 /// What a rank asks for when ranks meet.
 enum class Meeting : std::uint8_t {
@@ -52,7 +51,6 @@ enum class Meeting : std::uint8_t {
 };
 
 std::string_view name_of(Meeting meeting);
-std::string_view name_of(ReduceOp op);
 
 /// One rank's side of a meeting; equal on every rank.
 struct Request {
