@@ -212,7 +212,7 @@ Job prepare(const RunOptions& options) {
   job.arguments = options.program;
   int port = options.master_port.value_or(0);
   if (options.node_rank == 0) {
-    detail::Listener listener = detail::listen_for_ranks(
+    MasterSocket listener = detail::listen_for_ranks(
         options.master_addr.value_or("127.0.0.1"), port);
     port = listener.port;
     job.listener = std::move(listener.fd);
