@@ -40,11 +40,13 @@ std::optional<SocketEntry> find_socket(int port) {
           timeout, inode;
       fields >> slot >> local >> remote >> state >> queues >> timer >>
           retries >> user >> timeout >> inode;
-      if (!local.ends_with(suffix.str()) || inode == "0")
+      if (!local.ends_with(suffix.str()) || inode == "0") {
         continue;
+      }
       found = SocketEntry{inode, user};
-      if (state == "0A") // listens
+      if (state == "0A") { // listens
         return found;
+      }
     }
   }
   return found;
@@ -55,9 +57,10 @@ std::string command_line(const fs::path& process) {
   std::string text{std::istreambuf_iterator<char>(file), {}};
   std::replace(text.begin(), text.end(), '\0', ' ');
   std::replace(text.begin(), text.end(), '\n', ' ');
-  while (text.ends_with(' '))
+  while (text.ends_with(' ')) {
     text.pop_back();
-  constexpr size_t kShown = 80;
+  }
+  constexpr std::size_t kShown = 80;
   return text.size() > kShown ? text.substr(0, kShown) + "..." : text;
 }
 
@@ -67,8 +70,9 @@ bool holds_socket(const fs::path& process, const std::string& link) {
        !error && it != end;
        it.increment(error)) {
     std::error_code unreadable;
-    if (fs::read_symlink(it->path(), unreadable) == link)
+    if (fs::read_symlink(it->path(), unreadable) == link) {
       return true;
+    }
   }
   return false;
 }
@@ -77,16 +81,18 @@ bool holds_socket(const fs::path& process, const std::string& link) {
 
 std::string describe_port_owner(int port) {
   const auto socket = find_socket(port);
-  if (!socket)
+  if (!socket) {
     return "";
+  }
   const std::string link = "socket:[" + socket->inode + "]";
   std::error_code error;
   for (fs::directory_iterator it("/proc", error), end; !error && it != end;
        it.increment(error)) {
     const std::string name = it->path().filename();
     if (name.find_first_not_of("0123456789") == std::string::npos &&
-        holds_socket(it->path(), link))
+        holds_socket(it->path(), link)) {
       return "pid " + name + " (" + command_line(it->path()) + ")";
+    }
   }
   return "a process of user " + socket->user;
 }
