@@ -29,27 +29,31 @@ int complain(const std::string& who, const std::string& text, int status) {
 
 std::vector<std::string> command_names(const CLI::App& app) {
   std::vector<std::string> names;
-  for (const CLI::App* command : app.get_subcommands({}))
+  for (const CLI::App* command : app.get_subcommands({})) {
     names.push_back(command->get_name());
+  }
   return names;
 }
 
 std::vector<std::string> option_names(const CLI::App& app) {
   std::vector<std::string> names;
-  for (const CLI::Option* option : app.get_options())
-    for (const std::string& name : option->get_lnames())
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) {
       names.push_back("--" + name);
+    }
+  }
   return names;
 }
 
 /// What to say of an argument that CLI11 could not place.
 std::string describe_unknown(
     const CLI::App& command, const std::string& who, std::string argument) {
-  if (!argument.starts_with('-'))
+  if (!argument.starts_with('-')) {
     return "unexpected \"" + argument + "\"" +
            (command.get_name() == "run"
                 ? ": expected fsdp run [options] -- program [arguments]"
                 : ": expected options only");
+  }
   argument = argument.substr(0, argument.find('='));
   return "unknown option " + argument + ": " +
          fsdp::cli::suggest(argument, option_names(command)) + " (see " + who +
@@ -62,9 +66,10 @@ int wrong_command_line(CLI::App& app, const CLI::ParseError& error) {
   const std::string who =
       chosen.empty() ? "fsdp" : "fsdp " + command.get_name();
   const auto unknown = app.remaining(true);
-  if (!unknown.empty())
+  if (!unknown.empty()) {
     return complain(
         who, describe_unknown(command, who, unknown.front()), kWrongUse);
+  }
   std::string text = error.what();
   std::replace(text.begin(), text.end(), '\n', ' ');
   return complain(who, text, kWrongUse);
@@ -91,22 +96,25 @@ int check_name(
     bool has_program) {
   const auto names = command_names(app);
   const std::string see = " (see fsdp --help)";
-  if (args.empty())
+  if (args.empty()) {
     return complain(
         "fsdp",
         "no command: expected " + fsdp::cli::list(names) + see,
         kWrongUse);
+  }
   const std::string& name = args.front();
   const bool known = std::find(names.begin(), names.end(), name) != names.end();
-  if (!known && !name.starts_with('-'))
+  if (!known && !name.starts_with('-')) {
     return complain(
         "fsdp",
         "unknown command " + name + ": " + fsdp::cli::suggest(name, names) +
             see,
         kWrongUse);
-  if (has_program && name != "run")
+  }
+  if (has_program && name != "run") {
     return complain(
         "fsdp " + name, "unexpected \"--\": expected options only", kWrongUse);
+  }
   return 0;
 }
 
@@ -137,8 +145,9 @@ int main(int argc, char** argv) {
   std::vector<std::string> args(argv + 1, argv + argc);
   const auto dashes = std::find(args.begin(), args.end(), "--");
   std::vector<std::string> program;
-  if (dashes != args.end())
+  if (dashes != args.end()) {
     program.assign(dashes + 1, args.end());
+  }
   args.erase(dashes, args.end());
 
   CLI::App app("Fully sharded data parallel training for LibTorch", "fsdp");
@@ -150,8 +159,9 @@ int main(int argc, char** argv) {
   fsdp::cli::register_train(app);
 #endif
 
-  if (const int wrong = check_name(app, args, !program.empty()))
+  if (const int wrong = check_name(app, args, !program.empty())) {
     return wrong;
+  }
   return run_guarded("fsdp " + args.front(), [&] {
     const int parsed = run_command(app, args);
     return parsed != 0 ? parsed : status;

@@ -41,18 +41,21 @@ std::vector<Setting> read_config(const std::string& path) {
   std::ifstream file(path);
   std::vector<CLI::ConfigItem> items;
   try {
-    if (!file)
+    if (!file) {
       fail("cannot be read");
+    }
     items = CLI::ConfigTOML().from_config(file);
   } catch (const CLI::Error& error) {
     fail(error.what());
   }
   std::vector<Setting> settings;
   for (const CLI::ConfigItem& item : items) {
-    if (item.name == "++" || item.name == "--")
+    if (item.name == "++" || item.name == "--") {
       fail("sections are not known here, name the keys without one");
-    if (item.inputs.size() != 1)
+    }
+    if (item.inputs.size() != 1) {
       fail("'" + item.fullname() + "' needs exactly one value");
+    }
     settings.emplace_back(item.fullname(), item.inputs.front());
   }
   try {
@@ -78,8 +81,9 @@ void run_train(const TrainOptions& options) {
   std::vector<TrainObserver*> observers{&console};
   std::optional<JsonLog> log;
   run_together(world, [&] {
-    if (!options.log_json.empty() && world.rank() == 0)
+    if (!options.log_json.empty() && world.rank() == 0) {
       observers.push_back(&log.emplace(options.log_json));
+    }
     Trainer(options, world, observers).run();
   });
 }
@@ -92,13 +96,15 @@ struct FlagTexts {
 
 std::vector<Setting> settings_of(const FlagTexts& texts) {
   std::vector<Setting> settings = environment_settings();
-  if (!texts.config.empty())
+  if (!texts.config.empty()) {
     std::ranges::move(read_config(texts.config), std::back_inserter(settings));
+  }
   for (std::size_t i = 0; i < texts.flags.size(); ++i) {
     const TrainFlag& flag = train_flags()[i];
-    if (texts.flags[i]->count() > 0)
+    if (texts.flags[i]->count() > 0) {
       settings.emplace_back(
           flag.name, flag.value.empty() ? "true" : texts.values[i]);
+    }
   }
   return settings;
 }

@@ -12,11 +12,6 @@ namespace fsdp {
 
 namespace {
 
-struct Backend {
-  std::string name;
-  BackendFactory factory;
-};
-
 struct Registry {
   std::mutex mutex;
   std::vector<Backend> backends;
@@ -33,11 +28,6 @@ std::vector<Backend> registered() {
   return all.backends;
 }
 
-// inproc is for tests and is asked for by name; self is for one rank only.
-bool is_tried_by_auto(const std::string& name) {
-  return name != "self" && name != "inproc";
-}
-
 [[noreturn]] void throw_unusable(
     const BackendArgs& args,
     std::string_view name,
@@ -49,40 +39,44 @@ bool is_tried_by_auto(const std::string& name) {
 }
 
 std::unique_ptr<Communicator> make_by_auto(const BackendArgs& args) {
+  std::vector<Backend> tried = registered();
+  std::erase_if(tried, [](const Backend& backend) {
+    return !backend.place_in_auto.has_value();
+  });
+  std::sort(tried.begin(), tried.end(), [](const auto& a, const auto& b) {
+    return *a.place_in_auto < *b.place_in_auto;
+  });
   std::string reasons;
-  for (const Backend& backend : registered()) {
-    if (!is_tried_by_auto(backend.name)) {
-      continue;
+  for (const Backend& backend : tried) {
+    MadeCommunicator made = backend.factory(args);
+    if (made.communicator) {
+      return std::move(made.communicator);
     }
-    std::string reason = "no reason given";
-    BackendArgs attempt = args;
-    attempt.why_not = &reason;
-    if (auto communicator = backend.factory(attempt)) {
-      return communicator;
-    }
-    reasons += (reasons.empty() ? "" : "; ") + backend.name + ": " + reason;
+    reasons +=
+        (reasons.empty() ? "" : "; ") + backend.name + ": " + made.why_not;
   }
   throw_unusable(args, "auto", reasons);
 }
 
 } // namespace
 
-void register_backend(std::string name, BackendFactory factory) {
+void register_backend(Backend backend) {
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
   const bool is_known = std::any_of(
-      all.backends.begin(), all.backends.end(), [&](const Backend& backend) {
-        return backend.name == name;
+      all.backends.begin(), all.backends.end(), [&](const Backend& known) {
+        return known.name == backend.name;
       });
   if (!is_known) {
-    all.backends.push_back({std::move(name), factory});
+    all.backends.push_back(std::move(backend));
   }
 }
 
+// self is for one rank only, and inproc, for tests, is asked for by name.
 void register_host_backends() {
-  register_backend("self", host::make_self);
-  register_backend("inproc", host::make_inproc);
-  register_backend("shm", host::make_shm);
+  register_backend({"self", host::make_self, std::nullopt});
+  register_backend({"inproc", host::make_inproc, std::nullopt});
+  register_backend({"shm", host::make_shm, 0});
 }
 
 std::vector<std::string> backend_names() {
@@ -97,7 +91,8 @@ std::unique_ptr<Communicator> make_communicator(
     std::string_view name, const BackendArgs& args) {
   register_host_backends();
   if (name == "auto") {
-    return args.size == 1 ? host::make_self(args) : make_by_auto(args);
+    return args.size == 1 ? host::make_self(args).communicator
+                          : make_by_auto(args);
   }
   std::string names = "auto";
   for (const Backend& backend : registered()) {
@@ -105,13 +100,11 @@ std::unique_ptr<Communicator> make_communicator(
       names += ", " + backend.name;
       continue;
     }
-    std::string reason = "no reason given";
-    BackendArgs attempt = args;
-    attempt.why_not = &reason;
-    if (auto communicator = backend.factory(attempt)) {
-      return communicator;
+    MadeCommunicator made = backend.factory(args);
+    if (made.communicator) {
+      return std::move(made.communicator);
     }
-    throw_unusable(args, name, reason);
+    throw_unusable(args, name, made.why_not);
   }
   throw ConfigError(
       rank_prefix(args.rank) + "unknown backend '" + std::string(name) +

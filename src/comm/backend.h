@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,26 +21,32 @@ struct BackendArgs {
   std::string group_name; ///< for messages: "world", "shard", ...
   /// An address towards which every rank has a route; empty: this host.
   std::string master_addr;
-  /// A factory that returns null leaves the reason here.
-  std::string* why_not = nullptr;
 };
 
-/// [collective] Makes the group's communicator, or returns null, on every rank
-/// alike, if these ranks cannot use the backend (not on one host, ...).
-using BackendFactory =
-    std::unique_ptr<Communicator> (*)(const BackendArgs& args);
+/// A communicator, or why these ranks cannot use the backend (not on one host,
+/// ...).
+struct MadeCommunicator {
+  std::unique_ptr<Communicator> communicator{};
+  std::string why_not{};
+};
 
-/// Backends register here once, by name; the order of registration is the order
-/// in which "auto" tries them. `register_host_backends` (self, inproc, shm) and
-/// `register_gloo_backend` are idempotent and thread-safe.
-void register_backend(std::string name, BackendFactory factory);
+/// [collective] Makes the group's communicator on every rank, or on none.
+using BackendFactory = MadeCommunicator (*)(const BackendArgs& args);
+
+struct Backend {
+  std::string name;
+  BackendFactory factory;
+  /// "auto" tries the backends that have a place, the lowest first.
+  std::optional<int> place_in_auto;
+};
+
+/// Backends register here once, by name. `register_host_backends` (self,
+/// inproc, shm) and `register_gloo_backend` are idempotent and thread-safe.
+void register_backend(Backend backend);
 void register_host_backends();
 
 std::vector<std::string> backend_names();
 
-/// The environment variable FSDP_DISABLE_SHM, if set to anything but 0, makes a
-/// rank say that it cannot use shm, as if it were on a host of its own.
-///
 /// [collective] `name` is a registered name or "auto": a world of one takes
 /// self, otherwise the first of shm, gloo, ... that all ranks can use. Throws
 /// ConfigError naming the valid names for an unknown one, and CommError with

@@ -69,7 +69,11 @@ struct Request {
 
 /// A collective under way. wait() may be called more than once, from the thread
 /// that uses the communicator; it throws what the collective threw. Buffers
-/// stay the caller's and must live until then.
+/// stay the caller's and must live until then. Dropping it without wait() loses
+/// what it threw, and leaves open whether the output is written; the collective
+/// still takes part, so that no rank waits for it in vain. The buffers are the
+/// caller's again when the destructor returns, which copies the input for that,
+/// or blocks as wait() does.
 class Work {
  public:
   virtual ~Work() = default;

@@ -71,10 +71,4 @@ std::string agree(
   return verdict;
 }
 
-void explain(const BackendArgs& args, const std::string& reason) {
-  if (args.why_not != nullptr) {
-    *args.why_not = reason;
-  }
-}
-
 } // namespace fsdp

@@ -20,7 +20,4 @@ std::string agree(
     const std::string& key,
     const std::string& objection);
 
-/// Leaves the reason for the caller of a factory that returns null.
-void explain(const BackendArgs& args, const std::string& reason);
-
 } // namespace fsdp

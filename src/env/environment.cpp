@@ -34,8 +34,9 @@ constexpr const char* kKeepSlurm =
 
 std::optional<std::string> variable(const char* name) {
   const char* value = std::getenv(name);
-  if (value == nullptr)
+  if (value == nullptr) {
     return std::nullopt;
+  }
   return std::string(value);
 }
 
@@ -56,12 +57,15 @@ class Reader {
   /// The first of the names that is set, as (name, value).
   std::pair<const char*, std::string> text(
       std::initializer_list<const char*> names) const {
-    for (const char* name : names)
-      if (auto value = variable(name))
+    for (const char* name : names) {
+      if (auto value = variable(name)) {
         return {name, *value};
+      }
+    }
     std::string all;
-    for (const char* name : names)
+    for (const char* name : names) {
       all += (all.empty() ? "" : " or ") + std::string(name);
+    }
     throw ConfigError(
         all + " is not set, though " + anchor_ + " is: " + advice_);
   }
@@ -69,12 +73,13 @@ class Reader {
   int count(std::initializer_list<const char*> names, int max = INT_MAX) const {
     const auto [name, value] = text(names);
     const auto number = parse_int(value);
-    if (!number || *number < 1 || *number > max)
+    if (!number || *number < 1 || *number > max) {
       reject(
           name,
           value,
           max == INT_MAX ? "a whole number of at least 1"
                          : "a whole number from 1 to " + std::to_string(max));
+    }
     return *number;
   }
 
@@ -85,12 +90,13 @@ class Reader {
       std::string_view size_name) const {
     const auto [name, value] = text(names);
     const auto number = parse_int(value);
-    if (!number || *number < 0 || *number >= size)
+    if (!number || *number < 0 || *number >= size) {
       reject(
           name,
           value,
           "a whole number from 0 to " + std::to_string(size - 1) + ", as " +
               std::string(size_name) + " is " + std::to_string(size));
+    }
     return *number;
   }
 
@@ -100,8 +106,9 @@ class Reader {
 };
 
 std::string checked_address(const char* name, std::string address) {
-  if (address.empty())
+  if (address.empty()) {
     reject(name, address, "an address or a host name");
+  }
   return address;
 }
 
@@ -119,36 +126,41 @@ std::optional<int> adopt_listener(int fd, int port) {
   int listens = 0;
   socklen_t size = sizeof(listens);
   if (getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0 ||
-      listens == 0)
+      listens == 0) {
     return std::nullopt;
+  }
   sockaddr_storage address{};
   size = sizeof(address);
-  if (getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0)
+  if (getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
     return std::nullopt;
+  }
   const in_port_t bound =
       address.ss_family == AF_INET6
           ? reinterpret_cast<const sockaddr_in6&>(address).sin6_port
           : reinterpret_cast<const sockaddr_in&>(address).sin_port;
-  if (ntohs(bound) != port)
+  if (ntohs(bound) != port) {
     return std::nullopt;
+  }
   fcntl(fd, F_SETFD, FD_CLOEXEC);
   return fd;
 }
 
 void read_handed_down(LaunchEnvironment& env) {
   if (const auto agent = variable("TORCHELASTIC_USE_AGENT_STORE")) {
-    if (*agent != "True" && *agent != "False")
+    if (*agent != "True" && *agent != "False") {
       reject("TORCHELASTIC_USE_AGENT_STORE", *agent, "True or False");
+    }
     env.store_is_external = *agent == "True";
   }
   const auto listener = variable("FSDP_MASTER_LISTEN_FD");
   if (listener && env.rank == 0) {
     const auto fd = parse_int(*listener);
-    if (!fd || *fd < 0)
+    if (!fd || *fd < 0) {
       reject(
           "FSDP_MASTER_LISTEN_FD",
           *listener,
           "the number of an open descriptor");
+    }
     env.master_listen_fd = adopt_listener(*fd, env.master_port);
   }
 }
@@ -162,16 +174,20 @@ LaunchEnvironment read_plain() {
   env.world_size = reader.count({"WORLD_SIZE"});
   env.rank = reader.index({"RANK"}, env.world_size, "WORLD_SIZE");
   const bool alone = env.world_size == 1;
-  if (!alone || variable("LOCAL_WORLD_SIZE"))
+  if (!alone || variable("LOCAL_WORLD_SIZE")) {
     env.local_world_size = reader.count({"LOCAL_WORLD_SIZE"}, env.world_size);
-  if (!alone || variable("LOCAL_RANK"))
+  }
+  if (!alone || variable("LOCAL_RANK")) {
     env.local_rank =
         reader.index({"LOCAL_RANK"}, env.local_world_size, "LOCAL_WORLD_SIZE");
-  if (!alone || variable("MASTER_ADDR"))
+  }
+  if (!alone || variable("MASTER_ADDR")) {
     env.master_addr =
         checked_address("MASTER_ADDR", reader.text({"MASTER_ADDR"}).second);
-  if (!alone || variable("MASTER_PORT"))
+  }
+  if (!alone || variable("MASTER_PORT")) {
     env.master_port = port_variable(reader);
+  }
   read_handed_down(env);
   return env;
 }
@@ -187,12 +203,15 @@ struct MpiNames {
 /// the job share can serve several hosts.
 std::optional<std::string> mpi_job_id(bool one_host) {
   for (const char* name :
-       {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID"})
-    if (auto id = variable(name))
+       {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PMI_JOBID"}) {
+    if (auto id = variable(name)) {
       return id;
+    }
+  }
   // MPICH's proxy is the parent of all ranks of the host.
-  if (one_host)
+  if (one_host) {
     return std::to_string(getppid());
+  }
   return std::nullopt;
 }
 
@@ -215,16 +234,18 @@ LaunchEnvironment read_mpi(const MpiNames& names) {
         std::to_string(env.world_size) + " ranks: set it to " + what +
         " for every rank (mpirun -x " + name + "=...)");
   };
-  if (const auto address = variable("MASTER_ADDR"))
+  if (const auto address = variable("MASTER_ADDR")) {
     env.master_addr = checked_address("MASTER_ADDR", *address);
-  else if (!one_host)
+  } else if (!one_host) {
     require("MASTER_ADDR", "the address of the host of rank 0");
-  if (variable("MASTER_PORT"))
+  }
+  if (variable("MASTER_PORT")) {
     env.master_port = port_variable(reader);
-  else if (job_id)
+  } else if (job_id) {
     env.master_port = derived_port(*job_id);
-  else
+  } else {
     require("MASTER_PORT", "a free port there");
+  }
   return env;
 }
 
@@ -232,18 +253,20 @@ int slurm_local_world_size(const Reader& reader, int world_size) {
   const auto [name, value] =
       reader.text({"SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"});
   const auto tasks = detail::slurm_tasks_per_node(value);
-  if (!tasks)
+  if (!tasks) {
     reject(name, value, "counts such as 2(x3),1");
+  }
   const int node = reader.index(
       {"SLURM_NODEID"},
       static_cast<int>(tasks->size()),
       "the number of nodes in " + std::string(name));
-  const int local = (*tasks)[static_cast<size_t>(node)];
-  if (local > world_size)
+  const int local = (*tasks)[static_cast<std::size_t>(node)];
+  if (local > world_size) {
     reject(
         name,
         value,
         "at most " + std::to_string(world_size) + " tasks on a node");
+  }
   return local;
 }
 
@@ -265,8 +288,9 @@ LaunchEnvironment read_slurm() {
     const auto [name, value] =
         reader.text({"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST"});
     const auto host = detail::first_slurm_host(value);
-    if (!host)
+    if (!host) {
       reject(name, value, "a list of hosts such as node[01-03,07]");
+    }
     env.master_addr = *host;
   }
   env.master_port = variable("MASTER_PORT")
@@ -280,24 +304,28 @@ LaunchEnvironment read_slurm() {
 } // namespace
 
 LaunchEnvironment read_launch_environment() {
-  if (variable("RANK") || variable("WORLD_SIZE"))
+  if (variable("RANK") || variable("WORLD_SIZE")) {
     return read_plain();
-  if (variable("OMPI_COMM_WORLD_RANK"))
+  }
+  if (variable("OMPI_COMM_WORLD_RANK")) {
     return read_mpi(
         {"OMPI_COMM_WORLD_RANK",
          "OMPI_COMM_WORLD_SIZE",
          {"OMPI_COMM_WORLD_LOCAL_RANK"},
          {"OMPI_COMM_WORLD_LOCAL_SIZE"}});
+  }
   const bool hydra = variable("PMI_RANK") && variable("MPI_LOCALRANKID");
   // MPICH's own launcher may run its proxies with srun: then the rank is PMI's.
-  if (variable("SLURM_PROCID") && variable("SLURM_STEP_ID") && !hydra)
+  if (variable("SLURM_PROCID") && variable("SLURM_STEP_ID") && !hydra) {
     return read_slurm();
-  if (variable("PMI_RANK"))
+  }
+  if (variable("PMI_RANK")) {
     return read_mpi(
         {"PMI_RANK",
          "PMI_SIZE",
          {"MPI_LOCALRANKID", "PMI_LOCAL_RANK"},
          {"MPI_LOCALNRANKS", "PMI_LOCAL_SIZE"}});
+  }
   return {};
 }
 

@@ -3,10 +3,9 @@
 // The first row whose first variable is set decides:
 //
 //   RANK or WORLD_SIZE     fsdp run, torchrun, or set by hand: RANK,
-//   WORLD_SIZE,
-//                          LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR,
-//                          MASTER_PORT (the last four optional for a world of
-//                          one); torchrun's TORCHELASTIC_RUN_ID and
+//                          WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
+//                          MASTER_ADDR, MASTER_PORT (the last four optional for
+//                          a world of one); torchrun's TORCHELASTIC_RUN_ID and
 //                          TORCHELASTIC_USE_AGENT_STORE, fsdp run's FSDP_RUN
 //                          and FSDP_MASTER_LISTEN_FD
 //   OMPI_COMM_WORLD_RANK   Open MPI: OMPI_COMM_WORLD_SIZE, ..._LOCAL_RANK,

@@ -23,8 +23,9 @@ std::optional<double> limit_of_group(const fs::path& folder, bool v2) {
     std::ifstream(folder / "cpu.cfs_quota_us") >> quota; // -1: none
     std::ifstream(folder / "cpu.cfs_period_us") >> period;
   }
-  if (quota <= 0 || period <= 0)
+  if (quota <= 0 || period <= 0) {
     return std::nullopt;
+  }
   return quota / period;
 }
 
@@ -42,13 +43,14 @@ std::optional<double> cgroup_cpu_limit(const fs::path& root) {
 
 int affinity_cores() {
   for (int size = CPU_SETSIZE; size <= (1 << 20); size *= 4) {
-    cpu_set_t* set = CPU_ALLOC(static_cast<size_t>(size));
-    const size_t bytes = CPU_ALLOC_SIZE(static_cast<size_t>(size));
+    cpu_set_t* set = CPU_ALLOC(static_cast<std::size_t>(size));
+    const std::size_t bytes = CPU_ALLOC_SIZE(static_cast<std::size_t>(size));
     const bool fits = sched_getaffinity(0, bytes, set) == 0;
     const int cores = fits ? CPU_COUNT_S(bytes, set) : 0;
     CPU_FREE(set);
-    if (fits)
+    if (fits) {
       return std::max(1, cores);
+    }
   }
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
 }

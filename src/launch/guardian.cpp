@@ -55,8 +55,9 @@ class Guardian {
   }
 
   int run() {
-    for (size_t i = 0; i < job_.ranks.size(); ++i)
+    for (std::size_t i = 0; i < job_.ranks.size(); ++i) {
       ranks_.push_back(start_rank(job_, i));
+    }
     // Rank 0 alone holds the port now, and frees it by ending.
     job_.listener.reset();
     while (!finished()) {
@@ -70,18 +71,22 @@ class Guardian {
  private:
   static std::vector<int> rank_numbers(const Job& job) {
     std::vector<int> numbers;
-    for (const RankPlan& plan : job.ranks)
+    for (const RankPlan& plan : job.ranks) {
       numbers.push_back(plan.rank);
+    }
     return numbers;
   }
 
   bool finished() {
-    if (launcher_died_)
+    if (launcher_died_) {
       return no_children_ || gave_up_;
-    if (!no_children_ && !gave_up_)
+    }
+    if (!no_children_ && !gave_up_) {
       return false;
-    if (!reported_)
+    }
+    if (!reported_) {
       report();
+    }
     return abandon_output_ || (!relay_.has_waiting(Stream::kOut) &&
                                !relay_.has_waiting(Stream::kErr));
   }
@@ -91,28 +96,36 @@ class Guardian {
   void wait_for_events() {
     std::vector<pollfd> fds{
         {control_.get(), POLLIN, 0}, {child_signals_.get(), POLLIN, 0}};
-    for (const Stream stream : {Stream::kOut, Stream::kErr})
+    for (const Stream stream : {Stream::kOut, Stream::kErr}) {
       fds.push_back(
           {relay_.has_waiting(stream) ? fd_of(stream) : -1, POLLOUT, 0});
+    }
     const bool listen = !relay_.is_congested();
-    for (const RankProcess& rank : ranks_)
-      for (const UniqueFd& output : rank.output)
+    for (const RankProcess& rank : ranks_) {
+      for (const UniqueFd& output : rank.output) {
         fds.push_back({listen ? output.get() : -1, POLLIN, 0});
+      }
+    }
     const bool timed = phase_ != Phase::kRunning;
     poll(fds.data(), fds.size(), timed ? static_cast<int>(kTick.count()) : -1);
 
-    if (fds[0].revents != 0)
+    if (fds[0].revents != 0) {
       obey();
+    }
     signalfd_siginfo info{};
     while (read(child_signals_.get(), &info, sizeof(info)) > 0) {
     }
-    for (const Stream stream : {Stream::kOut, Stream::kErr})
-      if (fds[2 + static_cast<size_t>(stream)].revents != 0 &&
-          !relay_.write_some(stream))
+    for (const Stream stream : {Stream::kOut, Stream::kErr}) {
+      if (fds[2 + static_cast<std::size_t>(stream)].revents != 0 &&
+          !relay_.write_some(stream)) {
         output_is_broken();
-    for (size_t i = 0; i < 2 * ranks_.size(); ++i)
-      if (fds[4 + i].revents != 0)
+      }
+    }
+    for (std::size_t i = 0; i < 2 * ranks_.size(); ++i) {
+      if (fds[4 + i].revents != 0) {
         read_output(i / 2, static_cast<Stream>(i % 2));
+      }
+    }
   }
 
   static int fd_of(Stream stream) {
@@ -120,28 +133,31 @@ class Guardian {
   }
 
   /// Reads once; false if there is nothing more now.
-  bool read_output(size_t index, Stream stream) {
-    UniqueFd& fd = ranks_[index].output[static_cast<size_t>(stream)];
+  bool read_output(std::size_t index, Stream stream) {
+    UniqueFd& fd = ranks_[index].output[static_cast<std::size_t>(stream)];
     std::array<char, 65536> buffer;
     const ssize_t got = fd ? read(fd.get(), buffer.data(), buffer.size()) : -1;
-    if (got > 0)
-      relay_.take(index, stream, {buffer.data(), static_cast<size_t>(got)});
-    else if (got == 0)
+    if (got > 0) {
+      relay_.take(
+          index, stream, {buffer.data(), static_cast<std::size_t>(got)});
+    } else if (got == 0) {
       fd.reset();
+    }
     return got > 0;
   }
 
-  void drain(size_t index) {
+  void drain(std::size_t index) {
     // What the rank itself wrote is in the pipe; a grandchild could go on.
     constexpr int kMostReads = 64;
-    for (const Stream stream : {Stream::kOut, Stream::kErr})
+    for (const Stream stream : {Stream::kOut, Stream::kErr}) {
       for (int i = 0; i < kMostReads && read_output(index, stream); ++i) {
       }
+    }
     relay_.finish(index);
   }
 
   void obey() {
-    uint8_t command = 0;
+    std::uint8_t command = 0;
     const ssize_t got = read(control_.get(), &command, 1);
     if (got == 0) {
       launcher_died_ = true;
@@ -149,26 +165,31 @@ class Guardian {
       kill_all();
     } else if (got == 1) {
       abandon_output_ = no_children_;
-      if (command == kKillNow || phase_ == Phase::kStopping)
+      if (command == kKillNow || phase_ == Phase::kStopping) {
         kill_all();
-      else
+      } else {
         forward(command);
+      }
     }
   }
 
   void forward(int signal) {
-    if (ended_by_signal_ == 0 && cause_ == std::nullopt)
+    if (ended_by_signal_ == 0 && cause_ == std::nullopt) {
       ended_by_signal_ = signal;
-    for (const RankProcess& rank : ranks_)
-      if (!rank.ended)
+    }
+    for (const RankProcess& rank : ranks_) {
+      if (!rank.ended) {
         kill(job_.direct ? rank.pid : -rank.pid, signal);
+      }
+    }
     stop(kGraceAfterSignal);
   }
 
   /// Whoever read our output is gone (`fsdp run ... | head`).
   void output_is_broken() {
-    if (phase_ >= Phase::kStopping)
+    if (phase_ >= Phase::kStopping) {
       return;
+    }
     ended_by_signal_ = SIGPIPE;
     stop_all();
   }
@@ -178,17 +199,20 @@ class Guardian {
       int raw = 0;
       const pid_t pid = waitpid(-1, &raw, WNOHANG);
       if (pid <= 0) {
-        if (pid < 0 && errno == ECHILD)
+        if (pid < 0 && errno == ECHILD) {
           all_are_gone();
+        }
         return;
       }
-      for (size_t i = 0; i < ranks_.size(); ++i)
-        if (ranks_[i].pid == pid)
+      for (std::size_t i = 0; i < ranks_.size(); ++i) {
+        if (ranks_[i].pid == pid) {
           note_end(i, raw);
+        }
+      }
     }
   }
 
-  void note_end(size_t index, int raw) {
+  void note_end(std::size_t index, int raw) {
     drain(index);
     ranks_[index].ended = true;
     RankEnd end;
@@ -202,38 +226,44 @@ class Guardian {
   }
 
   void all_are_gone() {
-    if (std::exchange(no_children_, true))
+    if (std::exchange(no_children_, true)) {
       return;
-    for (size_t i = 0; i < ranks_.size(); ++i)
+    }
+    for (std::size_t i = 0; i < ranks_.size(); ++i) {
       drain(i);
+    }
   }
 
   // Phases.
 
   void advance() {
-    if (no_children_ || gave_up_)
+    if (no_children_ || gave_up_) {
       return;
+    }
     const auto now = Clock::now();
     const bool all_ended = ends_.size() == ranks_.size();
     switch (phase_) {
       case Phase::kRunning:
-        if (first_failure(ends_))
+        if (first_failure(ends_)) {
           enter(Phase::kSettling, kSettleOnPeers);
-        else if (all_ended) // and left processes behind
+        } else if (all_ended) { // and left processes behind
           stop_all();
+        }
         break;
       case Phase::kSettling: {
         const RankEnd& first = ends_[*first_failure(ends_)];
         const bool settled = now >= entered_ + kSettle && !first.blames_peer;
-        if (settled || all_ended || now >= deadline_)
+        if (settled || all_ended || now >= deadline_) {
           stop_for_failure();
+        }
         break;
       }
       case Phase::kStopping:
-        if (all_ended && !swept_)
+        if (all_ended && !swept_) {
           stop_all();
-        else if (now >= deadline_)
+        } else if (now >= deadline_) {
           kill_all();
+        }
         break;
       case Phase::kKilling:
         signal_descendants(SIGKILL);
@@ -250,10 +280,11 @@ class Guardian {
 
   void stop_for_failure() {
     cause_ = first_failure(ends_);
-    if (ends_.size() < ranks_.size())
+    if (ends_.size() < ranks_.size()) {
       relay_.say(
           "rank " + std::to_string(ends_[*cause_].rank) +
           " failed, stopping the others");
+    }
     stop_all();
   }
 
@@ -266,8 +297,9 @@ class Guardian {
   }
 
   void stop(milliseconds grace) {
-    if (phase_ < Phase::kStopping)
+    if (phase_ < Phase::kStopping) {
       enter(Phase::kStopping, grace);
+    }
   }
 
   /// SIGTERM to whatever is left, ranks or not.
@@ -278,8 +310,9 @@ class Guardian {
   }
 
   void kill_all() {
-    if (phase_ == Phase::kKilling)
+    if (phase_ == Phase::kKilling) {
       return;
+    }
     enter(Phase::kKilling, kKillTimeout);
     signal_descendants(SIGKILL);
   }
@@ -287,54 +320,64 @@ class Guardian {
   // The end.
 
   int status() const {
-    if (ended_by_signal_ != 0)
+    if (ended_by_signal_ != 0) {
       return 128 + ended_by_signal_;
+    }
     return cause_ ? ends_[*cause_].status() : 0;
   }
 
   void report() {
     reported_ = true;
-    if (!cause_ && ended_by_signal_ == 0)
+    if (!cause_ && ended_by_signal_ == 0) {
       cause_ = first_failure(ends_); // the last processes ended by themselves
-    if (cause_)
+    }
+    if (cause_) {
       report_failure();
-    else if (ended_by_signal_ != 0)
+    } else if (ended_by_signal_ != 0) {
       relay_.say(
           "ended by " + signal_name(ended_by_signal_) +
           (phase_ == Phase::kKilling ? "; ranks that went on were killed"
                                      : ""));
-    if (gave_up_)
-      for (const pid_t pid : descendants())
+    }
+    if (gave_up_) {
+      for (const pid_t pid : descendants()) {
         relay_.say(
             "pid " + std::to_string(pid) + " could not be killed and goes on");
+      }
+    }
   }
 
   void report_failure() {
     const RankEnd& first = ends_[*cause_];
     relay_.say(headline(first));
-    for (size_t i = 0; i < ranks_.size(); ++i) {
-      if (ranks_[i].rank != first.rank || relay_.last_lines(i).empty())
+    for (std::size_t i = 0; i < ranks_.size(); ++i) {
+      if (ranks_[i].rank != first.rank || relay_.last_lines(i).empty()) {
         continue;
+      }
       const auto& lines = relay_.last_lines(i);
       relay_.say("its last lines of output:");
-      for (const std::string& line : lines)
+      for (const std::string& line : lines) {
         relay_.say("| " + line);
+      }
     }
     std::vector<RankEnd> others = ends_;
     std::sort(others.begin(), others.end(), [](const auto& a, const auto& b) {
       return a.rank < b.rank;
     });
-    for (const RankEnd& end : others)
-      if (end.rank != first.rank)
+    for (const RankEnd& end : others) {
+      if (end.rank != first.rank) {
         relay_.say("rank " + std::to_string(end.rank) + ": " + fate(end));
+      }
+    }
   }
 
   static std::string fate(const RankEnd& end) {
     const std::string how = end.signal != 0
                                 ? signal_name(end.signal)
                                 : "exit code " + std::to_string(end.exit_code);
-    if (end.after_stop)
+    if (end.after_stop) {
       return "stopped by the launcher (" + how + ")";
+    }
     return end.failed() ? "failed after it (" + how + ")"
                         : "had ended normally";
   }
@@ -348,7 +391,7 @@ class Guardian {
   Phase phase_ = Phase::kRunning;
   Clock::time_point entered_;
   Clock::time_point deadline_;
-  std::optional<size_t> cause_; ///< index in ends_
+  std::optional<std::size_t> cause_; ///< index in ends_
   int ended_by_signal_ = 0;
   bool swept_ = false;
   bool launcher_died_ = false;
@@ -371,8 +414,9 @@ int guard_job(Job job, UniqueFd control) noexcept {
   prctl(PR_SET_NAME, "fsdp-guardian", 0, 0, 0);
   // A group of its own: the terminal's signals are for the launcher.
   setpgid(0, 0);
-  for (const int signal : {SIGPIPE, SIGTSTP, SIGTTIN, SIGTTOU})
+  for (const int signal : {SIGPIPE, SIGTSTP, SIGTTIN, SIGTTOU}) {
     ::signal(signal, SIG_IGN);
+  }
   become_subreaper();
   int status = 1;
   try {

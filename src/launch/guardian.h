@@ -20,7 +20,7 @@ namespace fsdp::detail {
 
 /// What the launcher writes to the guardian, one byte each: the number of a
 /// signal to forward, or kKillNow.
-inline constexpr uint8_t kKillNow = 255;
+inline constexpr std::uint8_t kKillNow = 255;
 
 /// Runs in the forked guardian; returns the exit status of the job. `control`
 /// is the end of a pipe of which the launcher alone holds the other one. The

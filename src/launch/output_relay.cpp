@@ -14,10 +14,10 @@ namespace fsdp::detail {
 
 namespace {
 
-constexpr size_t kLongestLine = size_t{64} << 10;
-constexpr size_t kCongestedAt = size_t{1} << 20;
-constexpr size_t kLastLines = 20;
-constexpr size_t kLongestLastLine = 2000;
+constexpr std::size_t kLongestLine = std::size_t{64} << 10;
+constexpr std::size_t kCongestedAt = std::size_t{1} << 20;
+constexpr std::size_t kLastLines = 20;
+constexpr std::size_t kLongestLastLine = 2000;
 constexpr std::string_view kEraseLine = "\r\x1b[K";
 
 bool same_terminal(int a, int b) {
@@ -32,7 +32,7 @@ bool is_regular_file(int fd) {
   return fstat(fd, &status) == 0 && S_ISREG(status.st_mode);
 }
 
-size_t terminal_columns() {
+std::size_t terminal_columns() {
   winsize size{};
   const bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0;
   return known && size.ws_col > 1 ? size.ws_col : 80;
@@ -41,9 +41,10 @@ size_t terminal_columns() {
 /// What a terminal would show of a text with carriage returns: the last piece
 /// that is not empty.
 std::string_view visible_piece(std::string_view text) {
-  while (text.ends_with('\r'))
+  while (text.ends_with('\r')) {
     text.remove_suffix(1);
-  const size_t start = text.rfind('\r');
+  }
+  const std::size_t start = text.rfind('\r');
   return start == std::string_view::npos ? text : text.substr(start + 1);
 }
 
@@ -55,29 +56,32 @@ int descriptor(Stream stream) {
 
 OutputRelay::OutputRelay(
     const std::vector<int>& ranks, std::vector<UniqueFd> logs)
-    // A pipe that poll calls writable takes PIPE_BUF bytes without blocking.
     : out_is_terminal_(isatty(STDOUT_FILENO)),
       one_terminal_(same_terminal(STDOUT_FILENO, STDERR_FILENO)) {
-  for (size_t i = 0; i < ranks.size(); ++i) {
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
     Rank& rank = ranks_.emplace_back();
     rank.number = ranks[i];
     rank.prefix = "[rank " + std::to_string(ranks[i]) + "] ";
-    if (i < logs.size())
+    if (i < logs.size()) {
       rank.log = std::move(logs[i]);
+    }
   }
-  for (const Stream stream : {Stream::kOut, Stream::kErr})
-    queues_[static_cast<size_t>(stream)].chunk =
+  // A pipe that poll calls writable takes PIPE_BUF bytes without blocking.
+  for (const Stream stream : {Stream::kOut, Stream::kErr}) {
+    queues_[static_cast<std::size_t>(stream)].chunk =
         is_regular_file(descriptor(stream)) ? kCongestedAt : PIPE_BUF;
+  }
 }
 
-void OutputRelay::take(size_t index, Stream stream, std::string_view bytes) {
+void OutputRelay::take(
+    std::size_t index, Stream stream, std::string_view bytes) {
   Rank& rank = ranks_[index];
   log(rank, bytes);
-  std::string& partial = rank.partial[static_cast<size_t>(stream)];
+  std::string& partial = rank.partial[static_cast<std::size_t>(stream)];
   while (!bytes.empty()) {
-    const size_t end = bytes.find('\n');
-    const size_t room = kLongestLine - partial.size();
-    const size_t length = std::min({end, bytes.size(), room});
+    const std::size_t end = bytes.find('\n');
+    const std::size_t room = kLongestLine - partial.size();
+    const std::size_t length = std::min({end, bytes.size(), room});
     partial.append(bytes.substr(0, length));
     bytes.remove_prefix(length);
     if (length == end) {
@@ -89,53 +93,62 @@ void OutputRelay::take(size_t index, Stream stream, std::string_view bytes) {
       partial.clear();
     }
   }
-  if (index == 0 && out_is_terminal_)
+  if (index == 0 && out_is_terminal_) {
     update_live_line(rank);
+  }
 }
 
-void OutputRelay::finish(size_t index) {
+void OutputRelay::finish(std::size_t index) {
   Rank& rank = ranks_[index];
   for (const Stream stream : {Stream::kOut, Stream::kErr}) {
-    std::string& partial = rank.partial[static_cast<size_t>(stream)];
-    if (!partial.empty())
+    std::string& partial = rank.partial[static_cast<std::size_t>(stream)];
+    if (!partial.empty()) {
       emit(rank, stream, partial);
+    }
     partial.clear();
   }
-  if (index == 0 && out_is_terminal_)
+  if (index == 0 && out_is_terminal_) {
     update_live_line(rank);
+  }
 }
 
 void OutputRelay::say(std::string_view line) {
   append(Stream::kErr, "fsdp run: " + std::string(line) + "\n");
 }
 
-const std::deque<std::string>& OutputRelay::last_lines(size_t index) const {
+const std::deque<std::string>& OutputRelay::last_lines(
+    std::size_t index) const {
   return ranks_[index].last_lines;
 }
 
 void OutputRelay::emit(Rank& rank, Stream stream, std::string_view line) {
-  if (out_is_terminal_)
+  if (out_is_terminal_) {
     line = visible_piece(line);
+  }
   append(stream, rank.prefix + std::string(line) + "\n");
   rank.last_lines.emplace_back(line.substr(0, kLongestLastLine));
-  if (rank.last_lines.size() > kLastLines)
+  if (rank.last_lines.size() > kLastLines) {
     rank.last_lines.pop_front();
+  }
 }
 
 void OutputRelay::append(Stream stream, std::string_view text) {
-  if (one_terminal_)
+  if (one_terminal_) {
     stream = Stream::kOut; // one queue keeps the order on the screen
-  std::string& queue = queues_[static_cast<size_t>(stream)].text;
+  }
+  std::string& queue = queues_[static_cast<std::size_t>(stream)].text;
   const bool live = !live_line_.empty() && stream == Stream::kOut;
-  if (live)
+  if (live) {
     queue += kEraseLine;
+  }
   queue += text;
-  if (live)
+  if (live) {
     queue += live_line_;
+  }
 }
 
 void OutputRelay::update_live_line(Rank& rank) {
-  std::string& partial = rank.partial[static_cast<size_t>(Stream::kOut)];
+  std::string& partial = rank.partial[static_cast<std::size_t>(Stream::kOut)];
   std::string wanted;
   if (partial.find('\r') != std::string::npos) {
     const bool ended = partial.back() == '\r';
@@ -143,9 +156,10 @@ void OutputRelay::update_live_line(Rank& rank) {
     partial = "\r" + piece + (ended ? "\r" : ""); // what came before is gone
     wanted = (rank.prefix + piece).substr(0, terminal_columns() - 1);
   }
-  if (wanted == live_line_)
+  if (wanted == live_line_) {
     return;
-  std::string& queue = queues_[static_cast<size_t>(Stream::kOut)].text;
+  }
+  std::string& queue = queues_[static_cast<std::size_t>(Stream::kOut)].text;
   queue += kEraseLine;
   queue += wanted;
   live_line_ = wanted;
@@ -155,7 +169,7 @@ void OutputRelay::log(Rank& rank, std::string_view bytes) {
   while (rank.log && !bytes.empty()) {
     const ssize_t written = write(rank.log.get(), bytes.data(), bytes.size());
     if (written >= 0) {
-      bytes.remove_prefix(static_cast<size_t>(written));
+      bytes.remove_prefix(static_cast<std::size_t>(written));
     } else if (errno != EINTR) {
       say("the log of rank " + std::to_string(rank.number) +
           " ends here: " + std::strerror(errno));
@@ -165,7 +179,7 @@ void OutputRelay::log(Rank& rank, std::string_view bytes) {
 }
 
 bool OutputRelay::has_waiting(Stream stream) const {
-  return queues_[static_cast<size_t>(stream)].waiting() > 0;
+  return queues_[static_cast<std::size_t>(stream)].waiting() > 0;
 }
 
 bool OutputRelay::is_congested() const {
@@ -173,18 +187,21 @@ bool OutputRelay::is_congested() const {
 }
 
 bool OutputRelay::write_some(Stream stream) {
-  Queue& queue = queues_[static_cast<size_t>(stream)];
+  Queue& queue = queues_[static_cast<std::size_t>(stream)];
   const ssize_t written = write(
       descriptor(stream),
       queue.text.data() + queue.done,
       std::min(queue.waiting(), queue.chunk));
   const bool broken = written < 0 && errno != EINTR && errno != EAGAIN;
-  if (written > 0)
-    queue.done += static_cast<size_t>(written);
-  if (broken || queue.waiting() == 0)
+  if (written > 0) {
+    queue.done += static_cast<std::size_t>(written);
+  }
+  if (broken || queue.waiting() == 0) {
     queue.done = queue.text.size();
-  if (queue.done == queue.text.size() || queue.done > kCongestedAt)
+  }
+  if (queue.done == queue.text.size() || queue.done > kCongestedAt) {
     queue.text.erase(0, std::exchange(queue.done, 0));
+  }
   return !broken;
 }
 

@@ -2,6 +2,7 @@
 // Takes what the ranks write and passes it on line by line.
 
 #include <array>
+#include <cstddef>
 #include <deque>
 #include <string>
 #include <string_view>
@@ -25,14 +26,14 @@ class OutputRelay {
   OutputRelay(const std::vector<int>& ranks, std::vector<UniqueFd> logs);
 
   /// `index` counts the ranks of this node.
-  void take(size_t index, Stream stream, std::string_view bytes);
+  void take(std::size_t index, Stream stream, std::string_view bytes);
   /// The rank ended: an unfinished last line is passed on.
-  void finish(size_t index);
+  void finish(std::size_t index);
   /// A message of the launcher itself, for stderr.
   void say(std::string_view line);
 
   /// Last lines of the rank, stdout and stderr as they came.
-  const std::deque<std::string>& last_lines(size_t index) const;
+  const std::deque<std::string>& last_lines(std::size_t index) const;
 
   bool has_waiting(Stream stream) const;
   /// True while so much waits that the ranks had better be slowed down.
@@ -52,10 +53,10 @@ class OutputRelay {
 
   struct Queue {
     std::string text;
-    size_t done = 0;  ///< written already
-    size_t chunk = 0; ///< most bytes of one write
+    std::size_t done = 0;  ///< written already
+    std::size_t chunk = 0; ///< most bytes of one write
 
-    size_t waiting() const { return text.size() - done; }
+    std::size_t waiting() const { return text.size() - done; }
   };
 
   void emit(Rank& rank, Stream stream, std::string_view line);

@@ -33,14 +33,16 @@ std::optional<std::pair<pid_t, Entry>> read_entry(pid_t pid) {
   std::snprintf(path.data(), path.size(), "/proc/%d/stat", pid);
   const UniqueFd fd(open(path.data(), O_RDONLY | O_CLOEXEC));
   std::array<char, 512> text{};
-  if (!fd || read(fd.get(), text.data(), text.size() - 1) <= 0)
+  if (!fd || read(fd.get(), text.data(), text.size() - 1) <= 0) {
     return std::nullopt;
+  }
   // The name in parentheses may itself hold parentheses and blanks.
   const char* name_end = std::strrchr(text.data(), ')');
   char state = 0;
   int parent = 0;
-  if (!name_end || std::sscanf(name_end + 1, " %c %d", &state, &parent) != 2)
+  if (!name_end || std::sscanf(name_end + 1, " %c %d", &state, &parent) != 2) {
     return std::nullopt;
+  }
   return std::pair{
       static_cast<pid_t>(parent), Entry{pid, state == 'Z' || state == 'X'}};
 }
@@ -48,14 +50,17 @@ std::optional<std::pair<pid_t, Entry>> read_entry(pid_t pid) {
 std::multimap<pid_t, Entry> children_by_parent() {
   std::multimap<pid_t, Entry> children;
   DIR* folder = opendir("/proc");
-  if (!folder)
+  if (!folder) {
     return children;
+  }
   while (const dirent* item = readdir(folder)) {
     const pid_t pid = std::atoi(item->d_name);
-    if (pid <= 0)
+    if (pid <= 0) {
       continue;
-    if (const auto entry = read_entry(pid))
+    }
+    if (const auto entry = read_entry(pid)) {
       children.insert(*entry);
+    }
   }
   closedir(folder);
   return children;
@@ -76,20 +81,23 @@ std::vector<pid_t> descendants(const std::set<pid_t>& except) {
     open.pop_back();
     for (auto it = begin; it != end; ++it) {
       const Entry& entry = it->second;
-      if (except.contains(entry.pid))
+      if (except.contains(entry.pid)) {
         continue;
+      }
       open.push_back(entry.pid);
-      if (!entry.zombie)
+      if (!entry.zombie) {
         found.push_back(entry.pid);
+      }
     }
   }
   return found;
 }
 
-size_t signal_descendants(int signal, const std::set<pid_t>& except) {
+std::size_t signal_descendants(int signal, const std::set<pid_t>& except) {
   const auto all = descendants(except);
-  for (const pid_t pid : all)
+  for (const pid_t pid : all) {
     kill(pid, signal);
+  }
   return all.size();
 }
 
@@ -98,10 +106,12 @@ std::vector<pid_t> kill_descendants(
   const auto deadline = Clock::now() + timeout;
   while (true) {
     const auto left = descendants(except);
-    if (left.empty() || Clock::now() > deadline)
+    if (left.empty() || Clock::now() > deadline) {
       return left;
-    for (const pid_t pid : left)
+    }
+    for (const pid_t pid : left) {
       kill(pid, SIGKILL);
+    }
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
     while (waitpid(-1, nullptr, WNOHANG) > 0) {
     }

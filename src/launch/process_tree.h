@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <cstddef>
 #include <set>
 #include <vector>
 
@@ -18,7 +19,7 @@ void become_subreaper();
 std::vector<pid_t> descendants(const std::set<pid_t>& except = {});
 
 /// Sends the signal to all of them; returns how many there were.
-size_t signal_descendants(int signal, const std::set<pid_t>& except = {});
+std::size_t signal_descendants(int signal, const std::set<pid_t>& except = {});
 
 /// SIGKILL to all of them, again and again, since some may be forking, until
 /// none is left. Reaps children. Returns who is left after `timeout` (a process

@@ -4,6 +4,7 @@
 #include <sys/types.h>
 
 #include <array>
+#include <cstddef>
 
 #include "core/unique_fd.h"
 #include "launch/job.h"
@@ -22,6 +23,6 @@ struct RankProcess {
 /// the kernel when this process dies. The first rank gets stdin, unless that is
 /// a terminal, and the listener. Throws ProgramError if the program cannot be
 /// executed, Error if the machine refuses a process or a pipe.
-RankProcess start_rank(const Job& job, size_t index);
+RankProcess start_rank(const Job& job, std::size_t index);
 
 } // namespace fsdp::detail

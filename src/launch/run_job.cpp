@@ -44,48 +44,59 @@ void check(const RunOptions& options) {
            expected;
   };
   const std::string nodes = "--nnodes is " + std::to_string(options.num_nodes);
-  if (options.num_ranks < 1 || options.num_ranks > kMostRanks)
+  if (options.num_ranks < 1 || options.num_ranks > kMostRanks) {
     throw ConfigError(
         number("-n", options.num_ranks, "1 to ") + std::to_string(kMostRanks) +
         " ranks on a node");
-  if (options.num_nodes < 1)
+  }
+  if (options.num_nodes < 1) {
     throw ConfigError(number("--nnodes", options.num_nodes, "at least 1 node"));
-  if (options.node_rank < 0 || options.node_rank >= options.num_nodes)
+  }
+  if (options.node_rank < 0 || options.node_rank >= options.num_nodes) {
     throw ConfigError(
         number("--node-rank", options.node_rank, "0 to ") +
         std::to_string(options.num_nodes - 1) + ", as " + nodes);
-  if (options.num_nodes > 1 && !options.master_addr)
+  }
+  if (options.num_nodes > 1 && !options.master_addr) {
     throw ConfigError(
         "--master-addr is missing: expected the address of node 0, the same "
         "on every node, as " +
         nodes);
-  if (options.num_nodes > 1 && !options.master_port)
+  }
+  if (options.num_nodes > 1 && !options.master_port) {
     throw ConfigError(
         "--master-port is missing: expected a free port of node 0, the same "
         "on every node, as " +
         nodes);
-  if (options.master_addr && options.master_addr->empty())
+  }
+  if (options.master_addr && options.master_addr->empty()) {
     throw ConfigError("--master-addr is empty: expected the address of node 0");
+  }
   const int port = options.master_port.value_or(0);
-  if (options.num_nodes > 1 && (port < 1 || port > kLargestPort))
+  if (options.num_nodes > 1 && (port < 1 || port > kLargestPort)) {
     throw ConfigError(
         number("--master-port", port, "a port from 1 to 65535, as ") + nodes);
-  if (port < 0 || port > kLargestPort)
+  }
+  if (port < 0 || port > kLargestPort) {
     throw ConfigError(number(
         "--master-port", port, "a port up to 65535, or 0 for a free one"));
-  if (options.program.empty())
+  }
+  if (options.program.empty()) {
     throw ConfigError(
         "no program to run: expected fsdp run [options] -- program "
         "[arguments]");
+  }
 }
 
 /// 0 if it can be executed, else an errno.
 int why_not_executable(const fs::path& path) {
   struct stat status{};
-  if (stat(path.c_str(), &status) != 0)
+  if (stat(path.c_str(), &status) != 0) {
     return errno;
-  if (S_ISDIR(status.st_mode))
+  }
+  if (S_ISDIR(status.st_mode)) {
     return EISDIR;
+  }
   return access(path.c_str(), X_OK) == 0 ? 0 : errno;
 }
 
@@ -95,8 +106,9 @@ std::string find_program(const std::string& name) {
   int error = ENOENT;
   if (name.find('/') != std::string::npos) {
     error = why_not_executable(name);
-    if (error == 0)
+    if (error == 0) {
       return name;
+    }
   } else {
     const char* variable = std::getenv("PATH");
     std::string_view folders = variable ? variable : "/usr/bin:/bin";
@@ -105,16 +117,18 @@ std::string find_program(const std::string& name) {
       folders.remove_prefix(std::min(folders.size(), folder.size() + 1));
       const fs::path path = fs::path(folder.empty() ? "." : folder) / name;
       const int problem = why_not_executable(path);
-      if (problem == 0)
+      if (problem == 0) {
         return path;
+      }
       if (problem == EACCES) {
         refused = path;
         error = EACCES;
       }
     }
-    if (error == ENOENT)
+    if (error == ENOENT) {
       throw ProgramError(
           "cannot find the program \"" + name + "\" in PATH", 127);
+    }
   }
   throw ProgramError(
       "cannot run \"" + refused + "\": " + std::strerror(error),
@@ -123,8 +137,9 @@ std::string find_program(const std::string& name) {
 
 std::vector<UniqueFd> open_logs(const RunOptions& options) {
   std::vector<UniqueFd> logs;
-  if (options.log_dir.empty())
+  if (options.log_dir.empty()) {
     return logs;
+  }
   std::error_code error;
   fs::create_directories(options.log_dir, error);
   for (int i = 0; i < options.num_ranks; ++i) {
@@ -133,10 +148,11 @@ std::vector<UniqueFd> open_logs(const RunOptions& options) {
         fs::path(options.log_dir) / ("rank-" + std::to_string(rank) + ".log");
     logs.emplace_back(
         open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-    if (!logs.back())
+    if (!logs.back()) {
       throw ConfigError(
           "cannot write " + path.string() + ": " + std::strerror(errno) +
           ": choose another --log-dir");
+    }
   }
   return logs;
 }
@@ -148,12 +164,15 @@ std::vector<std::string> environment_with(const Settings& settings) {
   std::vector<std::string> all;
   for (char** entry = environ; *entry; ++entry) {
     const std::string_view text = *entry;
-    if (!settings.contains(std::string(text.substr(0, text.find('=')))))
+    if (!settings.contains(std::string(text.substr(0, text.find('='))))) {
       all.emplace_back(text);
+    }
   }
-  for (const auto& [name, value] : settings)
-    if (!value.empty())
+  for (const auto& [name, value] : settings) {
+    if (!value.empty()) {
       all.push_back(name + "=" + value);
+    }
+  }
   return all;
 }
 
@@ -189,9 +208,10 @@ std::vector<detail::RankPlan> plan_ranks(
       // What a launcher around this one may have set for its own ranks.
       {"TORCHELASTIC_RUN_ID", ""},
       {"TORCHELASTIC_USE_AGENT_STORE", ""}};
-  if (std::getenv("OMP_NUM_THREADS") == nullptr)
+  if (std::getenv("OMP_NUM_THREADS") == nullptr) {
     settings["FSDP_DEFAULT_THREADS"] = settings["OMP_NUM_THREADS"] =
         choose_threads(options);
+  }
   std::vector<detail::RankPlan> plans;
   for (int i = 0; i < options.num_ranks; ++i) {
     const int rank = options.node_rank * options.num_ranks + i;
@@ -213,7 +233,7 @@ Job prepare(const RunOptions& options) {
   job.arguments = options.program;
   int port = options.master_port.value_or(0);
   if (options.node_rank == 0) {
-    detail::Listener listener = detail::listen_for_ranks(
+    MasterSocket listener = detail::listen_for_ranks(
         options.master_addr.value_or("127.0.0.1"), port);
     port = listener.port;
     job.listener = std::move(listener.fd);
@@ -235,19 +255,22 @@ class Launcher {
 
   int run(Job job) {
     // A process that was started before this program took its place.
-    for (const pid_t pid : detail::descendants())
+    for (const pid_t pid : detail::descendants()) {
       not_ours_.insert(pid);
+    }
     detail::become_subreaper();
     std::array<int, 2> control{};
-    if (pipe2(control.data(), O_CLOEXEC) != 0)
+    if (pipe2(control.data(), O_CLOEXEC) != 0) {
       throw Error(std::string("cannot make a pipe: ") + std::strerror(errno));
+    }
     UniqueFd read_end(control[0]);
     control_.reset(control[1]);
     direct_ = job.direct;
     guardian_ = fork();
-    if (guardian_ < 0)
+    if (guardian_ < 0) {
       throw Error(
           std::string("cannot start the guardian: ") + std::strerror(errno));
+    }
     if (guardian_ == 0) {
       control_.reset();
       signals_.reset();
@@ -265,44 +288,51 @@ class Launcher {
   int wait_for_guardian() {
     while (true) {
       int raw = 0;
-      if (waitpid(guardian_, &raw, WNOHANG) == guardian_)
+      if (waitpid(guardian_, &raw, WNOHANG) == guardian_) {
         return clean_up(raw);
+      }
       signalfd_siginfo info{};
       if (read(signals_.get(), &info, sizeof(info)) == sizeof(info) &&
-          info.ssi_signo != SIGCHLD)
+          info.ssi_signo != SIGCHLD) {
         pass_on(static_cast<int>(info.ssi_signo), info.ssi_code);
+      }
     }
   }
 
   void pass_on(int signal, int code) {
     // One rank on the terminal got the terminal's signal itself.
-    if (direct_ && code == SI_KERNEL)
+    if (direct_ && code == SI_KERNEL) {
       return;
+    }
     // `timeout` and others send a signal to the process and to its group.
     constexpr std::chrono::milliseconds kOneSignal{200};
     const auto now = Clock::now();
-    if (num_signals_ > 0 && now < last_signal_ + kOneSignal)
+    if (num_signals_ > 0 && now < last_signal_ + kOneSignal) {
       return;
+    }
     last_signal_ = now;
     if (++num_signals_ > 2) {
       kill(guardian_, SIGKILL);
       return;
     }
-    const uint8_t command =
-        num_signals_ == 1 ? static_cast<uint8_t>(signal) : detail::kKillNow;
+    const std::uint8_t command = num_signals_ == 1
+                                     ? static_cast<std::uint8_t>(signal)
+                                     : detail::kKillNow;
     [[maybe_unused]] const ssize_t sent = write(control_.get(), &command, 1);
   }
 
   int clean_up(int raw) {
     const auto left =
         detail::kill_descendants(std::chrono::seconds(5), not_ours_);
-    for (const pid_t pid : left)
+    for (const pid_t pid : left) {
       std::fprintf(
           stderr,
           "fsdp run: pid %d could not be killed and goes on\n",
           static_cast<int>(pid));
-    if (WIFEXITED(raw))
+    }
+    if (WIFEXITED(raw)) {
       return WEXITSTATUS(raw);
+    }
     std::fprintf(
         stderr,
         "fsdp run: the guardian of the ranks was killed by %s; all ranks were "
@@ -326,8 +356,9 @@ void open_standard_streams() {
   do {
     fd = open("/dev/null", O_RDWR);
   } while (fd >= 0 && fd <= STDERR_FILENO);
-  if (fd >= 0)
+  if (fd >= 0) {
     close(fd);
+  }
 }
 
 bool is_ignored(int signal) {
@@ -343,10 +374,12 @@ int run_job(const RunOptions& options) {
   Job job = prepare(options);
   sigset_t handled{};
   sigemptyset(&handled);
-  for (const int signal : {SIGINT, SIGTERM, SIGCHLD})
+  for (const int signal : {SIGINT, SIGTERM, SIGCHLD}) {
     sigaddset(&handled, signal);
-  if (!is_ignored(SIGHUP)) // nohup
+  }
+  if (!is_ignored(SIGHUP)) { // nohup
     sigaddset(&handled, SIGHUP);
+  }
   signal(SIGCHLD, SIG_DFL);
   sigprocmask(SIG_BLOCK, &handled, &job.signal_mask);
   return Launcher(handled).run(std::move(job));

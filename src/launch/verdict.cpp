@@ -11,10 +11,12 @@ namespace fsdp::detail {
 
 bool blames_peer(
     const RankEnd& end, const std::deque<std::string>& last_lines) {
-  if (!end.failed() || (end.signal != 0 && end.signal != SIGABRT))
+  if (!end.failed() || (end.signal != 0 && end.signal != SIGABRT)) {
     return false;
-  if (end.exit_code == kExitAfterPeerFailure)
+  }
+  if (end.exit_code == kExitAfterPeerFailure) {
     return true;
+  }
   const std::string start = "[rank " + std::to_string(end.rank) + "] rank ";
   const auto blames = [&](const std::string& line) {
     // The C++ runtime names the type of an uncaught exception.
@@ -25,16 +27,18 @@ bool blames_peer(
   return std::any_of(last_lines.begin(), last_lines.end(), blames);
 }
 
-std::optional<size_t> first_failure(const std::vector<RankEnd>& ends) {
-  const auto standing = [&](size_t i) {
+std::optional<std::size_t> first_failure(const std::vector<RankEnd>& ends) {
+  const auto standing = [&](std::size_t i) {
     const RankEnd& end = ends[i];
     const bool killed = end.signal != 0 && end.signal != SIGABRT;
     return std::tuple(end.after_stop, end.blames_peer, !killed, i);
   };
-  std::optional<size_t> first;
-  for (size_t i = 0; i < ends.size(); ++i)
-    if (ends[i].failed() && (!first || standing(i) < standing(*first)))
+  std::optional<std::size_t> first;
+  for (std::size_t i = 0; i < ends.size(); ++i) {
+    if (ends[i].failed() && (!first || standing(i) < standing(*first))) {
       first = i;
+    }
+  }
   return first;
 }
 

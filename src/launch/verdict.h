@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <cstddef>
 #include <deque>
 #include <optional>
 #include <string>
@@ -34,7 +35,7 @@ bool blames_peer(const RankEnd& end, const std::deque<std::string>& last_lines);
 /// overtake it, so a rank that a signal killed goes before one that exited (but
 /// SIGABRT does not: it is how an uncaught exception ends, a follower's too),
 /// and one that blames a peer comes last. Empty if no end is a failure.
-std::optional<size_t> first_failure(const std::vector<RankEnd>& ends);
+std::optional<std::size_t> first_failure(const std::vector<RankEnd>& ends);
 
 /// "killed by SIGSEGV (signal 11)" or "exit code 3".
 std::string describe_end(const RankEnd& end);

@@ -222,20 +222,22 @@ std::unique_ptr<MessageLink> connect(const BackendArgs& args) {
   }
 }
 
-std::unique_ptr<Communicator> make_gloo(const BackendArgs& args) {
+MadeCommunicator make_gloo(const BackendArgs& args) {
   const SigpipeBlock for_threads_of_gloo;
-  return std::make_unique<GlooCommunicator>(
-      args.rank,
-      args.size,
-      args.timeout,
-      args.group_name,
-      args.size == 1 ? nullptr : connect(args));
+  return {
+      .communicator = std::make_unique<GlooCommunicator>(
+          args.rank,
+          args.size,
+          args.timeout,
+          args.group_name,
+          args.size == 1 ? nullptr : connect(args))};
 }
 
 } // namespace
 
 void register_gloo_backend() {
-  register_backend("gloo", make_gloo);
+  constexpr int kAfterThoseOfOneHost = 100;
+  register_backend({"gloo", make_gloo, kAfterThoseOfOneHost});
 }
 
 } // namespace fsdp

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "comm/error_text.h"
+#include "env/master_socket.h"
 #include "fsdp/error.h"
 
 namespace fsdp {
@@ -39,12 +40,6 @@ Addresses look_up(const std::string& host, int port, int& error) {
   return {error == 0 ? found : nullptr, &freeaddrinfo};
 }
 
-bool is_in_digits(const std::string& host) {
-  in6_addr ignored;
-  return inet_pton(AF_INET, host.c_str(), &ignored) == 1 ||
-         inet_pton(AF_INET6, host.c_str(), &ignored) == 1;
-}
-
 [[noreturn]] void throw_unknown_host(
     const std::string& host, int rank, int error) {
   throw ConfigError(
@@ -53,44 +48,13 @@ bool is_in_digits(const std::string& host) {
       "); set MASTER_ADDR to the name or address of rank 0's host");
 }
 
-UniqueFd open_socket(const addrinfo& address) {
-  return UniqueFd(
-      socket(address.ai_family, address.ai_socktype | SOCK_CLOEXEC, 0));
-}
-
-/// Returns 0 or errno.
-int try_listen(const UniqueFd& fd, const sockaddr* address, socklen_t length) {
-  const int on = 1;
-  setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-  if (bind(fd.get(), address, length) != 0 || listen(fd.get(), 1024) != 0) {
-    return errno;
-  }
-  return 0;
-}
-
-int listen_everywhere(const addrinfo& like, int port, UniqueFd& fd) {
-  fd = open_socket(like);
-  if (like.ai_family == AF_INET6) {
-    sockaddr_in6 any{};
-    any.sin6_family = AF_INET6;
-    any.sin6_addr = in6addr_any;
-    any.sin6_port = htons(static_cast<std::uint16_t>(port));
-    return try_listen(fd, reinterpret_cast<sockaddr*>(&any), sizeof(any));
-  }
-  sockaddr_in any{};
-  any.sin_family = AF_INET;
-  any.sin_addr.s_addr = htonl(INADDR_ANY);
-  any.sin_port = htons(static_cast<std::uint16_t>(port));
-  return try_listen(fd, reinterpret_cast<sockaddr*>(&any), sizeof(any));
-}
-
 UniqueFd try_connect(const addrinfo& address, Clock::time_point deadline) {
   const auto left = std::chrono::duration_cast<std::chrono::microseconds>(
       deadline - Clock::now());
   if (left.count() <= 0) {
     return UniqueFd();
   }
-  UniqueFd fd = open_socket(address);
+  UniqueFd fd(socket(address.ai_family, address.ai_socktype | SOCK_CLOEXEC, 0));
   // A connect without an end in time would outlive the deadline, by minutes if
   // a firewall drops the packets.
   timeval limit{};
@@ -116,33 +80,24 @@ std::string join_host_port(const std::string& host, int port) {
 }
 
 UniqueFd listen_on(const std::string& host, int port, int rank) {
-  int error = 0;
-  const Addresses addresses = look_up(host, port, error);
-  if (!addresses) {
-    throw_unknown_host(host, rank, error);
+  int unknown = 0;
+  if (!look_up(host, port, unknown)) {
+    throw_unknown_host(host, rank, unknown);
   }
-  const addrinfo& first = *addresses;
-  UniqueFd fd = open_socket(first);
-  int code = EADDRNOTAVAIL;
-  if (is_in_digits(host) || host == "localhost") {
-    code = try_listen(fd, first.ai_addr, first.ai_addrlen);
-  }
-  if (code == EADDRNOTAVAIL) {
-    code = listen_everywhere(first, port, fd);
-  }
-  if (code == EADDRINUSE) {
+  MasterSocket socket = listen_as_master(host, port);
+  if (socket.error == EADDRINUSE) {
     throw ConfigError(
         rank_prefix(rank) + "port " + std::to_string(port) +
         " of the master address " + host +
         " is in use by another program; choose a free MASTER_PORT");
   }
-  if (code != 0) {
+  if (!socket.fd) {
     throw ConfigError(
         rank_prefix(rank) + "cannot listen on " + join_host_port(host, port) +
-        " (" + std::strerror(code) +
+        " (" + std::strerror(socket.error) +
         "); set MASTER_ADDR and MASTER_PORT to a free port of rank 0's host");
   }
-  return fd;
+  return std::move(socket.fd);
 }
 
 UniqueFd connect_to(

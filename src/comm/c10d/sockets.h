@@ -10,12 +10,8 @@
 
 namespace fsdp {
 
-/// A socket that listens on `host`:`port`: only on that address if it is given
-/// in digits (or as localhost) and is this host's, else on all of them. For a
-/// name may mean another address here than on the other hosts: its own, in many
-/// an /etc/hosts, is 127.0.1.1; and an address may be forwarded. Throws
-/// ConfigError if the name is unknown or the port is taken; `rank` is for the
-/// text.
+/// Of listen_as_master. Throws ConfigError if a name is unknown or the port is
+/// taken; `rank` is for the text.
 UniqueFd listen_on(const std::string& host, int port, int rank);
 
 /// Connects to `host`:`port` once something listens there. Throws ConfigError

@@ -103,9 +103,9 @@ class ControlLayout {
   RankSlot& slot(int rank) const {
     return reinterpret_cast<RankSlot*>(base_ + sizeof(ControlHeader))[rank];
   }
-  std::byte* staging(int rank, std::uint64_t stage) const {
+  std::byte* staging(int rank, std::uint64_t round) const {
     const auto index = 2 * static_cast<std::size_t>(rank) +
-                       static_cast<std::size_t>(stage % 2);
+                       static_cast<std::size_t>(round % 2);
     return base_ + staging_offset(size_) + index * kStagingBytes;
   }
 

@@ -59,18 +59,18 @@ HostCommunicator::HostCommunicator(
           rank, size, timeout, std::move(control), std::move(link), counters_),
       inputs_(static_cast<std::size_t>(size)) {}
 
-// Writes this rank's buffer of the next stage, and returns the stage once all
+// Writes this rank's buffer of the next round, and returns the round once all
 // ranks have written theirs.
 template <class Write>
 std::uint64_t HostCommunicator::exchange(Call& call, Write write) {
   group_.open_epoch();
-  if (stage_epoch_ != group_.epoch()) {
-    stage_epoch_ = group_.epoch();
-    stage_ = 0;
+  if (round_epoch_ != group_.epoch()) {
+    round_epoch_ = group_.epoch();
+    round_ = 0;
   }
-  const std::uint64_t stage = stage_++;
+  const std::uint64_t round = round_++;
   if (size() > 1) {
-    write(group_.control().staging(rank(), stage));
+    write(group_.control().staging(rank(), round));
   }
   if (call.has_met) {
     group_.fence(call.request);
@@ -78,14 +78,15 @@ std::uint64_t HostCommunicator::exchange(Call& call, Write write) {
     group_.meet(call.request);
     call.has_met = true;
   }
-  return stage;
+  return round;
 }
 
-const std::byte* HostCommunicator::staged(int from, std::uint64_t stage) const {
-  return group_.control().staging(from, stage);
+const std::byte* HostCommunicator::buffer_of(
+    int from, std::uint64_t round) const {
+  return group_.control().staging(from, round);
 }
 
-void HostCommunicator::stage(
+void HostCommunicator::copy_in(
     std::byte* to, const void* from, std::size_t bytes) {
   copy(to, from, bytes);
   counters_.bytes_sent += static_cast<std::int64_t>(bytes);
@@ -118,21 +119,22 @@ void HostCommunicator::all_gather_staged(
   const DType dtype = collective.output_dtype;
   const auto chunk = static_cast<std::int64_t>(kStagingBytes / size_of(dtype));
   const std::int64_t largest = *std::max_element(counts.begin(), counts.end());
-  const std::int64_t num_stages =
+  const std::int64_t num_rounds =
       std::max<std::int64_t>(1, divide_up(largest, chunk));
   const std::byte* in = collective.input;
-  for (std::int64_t k = 0; k < num_stages; ++k) {
+  for (std::int64_t k = 0; k < num_rounds; ++k) {
     const std::int64_t own =
         length_of_chunk(counts[static_cast<std::size_t>(rank())], chunk, k);
     const std::uint64_t at = exchange(call, [&](std::byte* to) {
-      stage(to, in + bytes_of(k * chunk, dtype), bytes_of(own, dtype));
+      copy_in(to, in + bytes_of(k * chunk, dtype), bytes_of(own, dtype));
     });
     std::byte* out = collective.output;
     for (int peer = 0; peer < size(); ++peer) {
       const std::int64_t count = counts[static_cast<std::size_t>(peer)];
       const std::int64_t length = length_of_chunk(count, chunk, k);
       const std::size_t offset = bytes_of(k * chunk, dtype);
-      const std::byte* from = peer == rank() ? in + offset : staged(peer, at);
+      const std::byte* from =
+          peer == rank() ? in + offset : buffer_of(peer, at);
       if (length > 0) {
         copy(out + offset, from, bytes_of(length, dtype));
       }
@@ -147,23 +149,23 @@ void HostCommunicator::broadcast_staged(
   const DType dtype = collective.output_dtype;
   const int root = collective.request.root;
   const auto chunk = static_cast<std::int64_t>(kStagingBytes / size_of(dtype));
-  const std::int64_t num_stages =
+  const std::int64_t num_rounds =
       std::max<std::int64_t>(1, divide_up(numel, chunk));
-  for (std::int64_t k = 0; k < num_stages; ++k) {
+  for (std::int64_t k = 0; k < num_rounds; ++k) {
     std::byte* part = collective.output + bytes_of(k * chunk, dtype);
     const std::size_t bytes = bytes_of(length_of_chunk(numel, chunk, k), dtype);
     const std::uint64_t at = exchange(call, [&](std::byte* to) {
       if (rank() == root) {
-        stage(to, part, bytes);
+        copy_in(to, part, bytes);
       }
     });
     if (rank() != root) {
-      copy(part, staged(root, at), bytes);
+      copy(part, buffer_of(root, at), bytes);
     }
   }
 }
 
-// What a rank can stage for each other rank at once; a multiple of 64 bytes,
+// What a rank can put down for each other rank at once; a multiple of 64 bytes,
 // for aligned loads.
 std::int64_t HostCommunicator::piece_numel(std::size_t element_bytes) const {
   const std::size_t bytes =
@@ -171,19 +173,19 @@ std::int64_t HostCommunicator::piece_numel(std::size_t element_bytes) const {
   return static_cast<std::int64_t>(bytes / element_bytes);
 }
 
-// Reduces what all ranks have staged at byte `staged_at` of their buffers; this
+// Reduces what all ranks have written at byte `offset` of their buffers; this
 // rank's part is read at `own`.
 void HostCommunicator::reduce_piece(
     const Call& call,
-    std::uint64_t stage,
-    std::size_t staged_at,
+    std::uint64_t round,
+    std::size_t offset,
     const void* own,
     void* output,
     DType output_dtype,
     std::int64_t numel) {
   for (int peer = 0; peer < size(); ++peer) {
     inputs_[static_cast<std::size_t>(peer)] =
-        peer == rank() ? own : staged(peer, stage) + staged_at;
+        peer == rank() ? own : buffer_of(peer, round) + offset;
   }
   reduce_in_rank_order(
       inputs_,
@@ -202,14 +204,14 @@ void HostCommunicator::reduce_scatter_staged(
   const DType output_dtype = collective.output_dtype;
   const std::int64_t chunk = piece_numel(size_of(input_dtype));
   const std::int64_t largest = *std::max_element(counts.begin(), counts.end());
-  const std::int64_t num_stages =
+  const std::int64_t num_rounds =
       std::max<std::int64_t>(1, divide_up(largest, chunk));
   const std::byte* in = collective.input;
   const std::byte* own = in;
   for (int peer = 0; peer < rank(); ++peer) {
     own += bytes_of(counts[static_cast<std::size_t>(peer)], input_dtype);
   }
-  for (std::int64_t k = 0; k < num_stages; ++k) {
+  for (std::int64_t k = 0; k < num_rounds; ++k) {
     const std::size_t offset = bytes_of(k * chunk, input_dtype);
     const std::uint64_t at = exchange(call, [&](std::byte* to) {
       const std::byte* from = in;
@@ -217,7 +219,7 @@ void HostCommunicator::reduce_scatter_staged(
         const std::int64_t count = counts[static_cast<std::size_t>(peer)];
         const std::int64_t length = length_of_chunk(count, chunk, k);
         if (peer != rank() && length > 0) {
-          stage(
+          copy_in(
               to + bytes_of(chunk * peer, input_dtype),
               from + offset,
               bytes_of(length, input_dtype));
@@ -256,18 +258,18 @@ void HostCommunicator::all_reduce_staged(
   }
 }
 
-// Every rank reduces everything: one stage.
+// Every rank reduces everything: one round.
 void HostCommunicator::all_reduce_small(
     Call& call, std::byte* data, std::int64_t numel) {
   const auto dtype = static_cast<DType>(call.request.dtype);
   const std::uint64_t at = exchange(
-      call, [&](std::byte* to) { stage(to, data, bytes_of(numel, dtype)); });
+      call, [&](std::byte* to) { copy_in(to, data, bytes_of(numel, dtype)); });
   if (numel > 0) {
     reduce_piece(call, at, 0, data, data, dtype, numel);
   }
 }
 
-// Each rank reduces one piece, and the pieces are gathered: two stages.
+// Each rank reduces one piece, and the pieces are gathered: two rounds.
 void HostCommunicator::all_reduce_span(
     Call& call, std::byte* data, std::int64_t numel) {
   const auto dtype = static_cast<DType>(call.request.dtype);
@@ -282,7 +284,7 @@ void HostCommunicator::all_reduce_span(
   const std::uint64_t at = exchange(call, [&](std::byte* to) {
     for (int peer = 0; peer < size(); ++peer) {
       if (peer != rank() && length_of(peer) > 0) {
-        stage(
+        copy_in(
             to + piece_bytes * static_cast<std::size_t>(peer),
             piece_of(peer),
             bytes_of(length_of(peer), dtype));
@@ -307,7 +309,7 @@ void HostCommunicator::all_reduce_span(
     if (length_of(peer) > 0) {
       copy(
           piece_of(peer),
-          staged(peer, gathered),
+          buffer_of(peer, gathered),
           bytes_of(length_of(peer), dtype));
     }
   }

@@ -2,11 +2,11 @@
 // Collectives of ranks on one host, over staging memory that all of them map.
 // The same for self, inproc and shm.
 //
-// Each rank has two staging buffers and fills them in turn. One stage is: write
+// Each rank has two staging buffers and fills them in turn. One round is: write
 // the own buffer, come together, read the others'. Buffer k % 2 is written
-// again in stage k + 2, after the ranks came together in stage k + 1, hence
-// after all of them have read stage k; in a new epoch, after all have entered
-// it. The meeting that compares the requests is the first stage's: a small
+// again in round k + 2, after the ranks came together in round k + 1, hence
+// after all of them have read round k; in a new epoch, after all have entered
+// it. The meeting that compares the requests is the first round's: a small
 // collective costs one.
 //
 // Bytes that a rank copies into staging, of N bytes over W ranks:
@@ -65,12 +65,12 @@ class HostCommunicator final : public Communicator, public HostMemory {
 
   template <class Write>
   std::uint64_t exchange(Call& call, Write write);
-  const std::byte* staged(int rank, std::uint64_t stage) const;
-  void stage(std::byte* to, const void* from, std::size_t bytes);
+  const std::byte* buffer_of(int rank, std::uint64_t round) const;
+  void copy_in(std::byte* to, const void* from, std::size_t bytes);
   void reduce_piece(
       const Call& call,
-      std::uint64_t stage,
-      std::size_t staged_at,
+      std::uint64_t round,
+      std::size_t offset,
       const void* own,
       void* output,
       DType output_dtype,
@@ -80,8 +80,8 @@ class HostCommunicator final : public Communicator, public HostMemory {
   std::int64_t piece_numel(std::size_t element_bytes) const;
 
   HostGroup group_;
-  std::uint64_t stage_ = 0; // stages of the epoch `stage_epoch_`
-  std::uint64_t stage_epoch_ = 0;
+  std::uint64_t round_ = 0; // rounds of the epoch `round_epoch_`
+  std::uint64_t round_epoch_ = 0;
   std::vector<const void*> inputs_; // scratch of reduce_piece, by rank
 };
 

@@ -137,22 +137,23 @@ std::shared_ptr<Hub> find_hub(
 
 } // namespace
 
-std::unique_ptr<Communicator> make_self(const BackendArgs& args) {
+MadeCommunicator make_self(const BackendArgs& args) {
   if (args.size != 1) {
-    explain(
-        args, "it is for one rank, and there are " + std::to_string(args.size));
-    return nullptr;
+    return {
+        .why_not =
+            "it is for one rank, and there are " + std::to_string(args.size)};
   }
-  return std::make_unique<HostCommunicator>(
-      0,
-      1,
-      "self",
-      args.timeout,
-      SharedRegion::create(ControlLayout::bytes(1), "the meeting place"),
-      std::make_unique<SelfLink>());
+  return {
+      .communicator = std::make_unique<HostCommunicator>(
+          0,
+          1,
+          "self",
+          args.timeout,
+          SharedRegion::create(ControlLayout::bytes(1), "the meeting place"),
+          std::make_unique<SelfLink>())};
 }
 
-std::unique_ptr<Communicator> make_inproc(const BackendArgs& args) {
+MadeCommunicator make_inproc(const BackendArgs& args) {
   std::string objection;
   std::shared_ptr<Hub> hub;
   std::unique_ptr<Announcement> announcement;
@@ -165,18 +166,18 @@ std::unique_ptr<Communicator> make_inproc(const BackendArgs& args) {
         args.store->get("inproc.hub", args.timeout, joining(args, 0)),
         objection);
   }
-  const std::string verdict = agree(args, "inproc.joined", objection);
+  std::string verdict = agree(args, "inproc.joined", objection);
   if (!verdict.empty()) {
-    explain(args, verdict);
-    return nullptr;
+    return {.why_not = std::move(verdict)};
   }
-  return std::make_unique<HostCommunicator>(
-      args.rank,
-      args.size,
-      "inproc",
-      args.timeout,
-      hub->control,
-      std::make_unique<InprocLink>(hub));
+  return {
+      .communicator = std::make_unique<HostCommunicator>(
+          args.rank,
+          args.size,
+          "inproc",
+          args.timeout,
+          hub->control,
+          std::make_unique<InprocLink>(hub))};
 }
 
 } // namespace fsdp::host

@@ -33,20 +33,21 @@ class Joining {
   explicit Joining(const BackendArgs& args)
       : args_(args), processes_(static_cast<std::size_t>(args.size)) {}
 
-  std::unique_ptr<Communicator> join() {
+  MadeCommunicator join() {
     if (step("shm.connected", [&] { connect(); }) &&
         step("shm.sent", [&] { send_all(); }) &&
         step("shm.mapped", [&] { receive(); })) {
-      return std::make_unique<HostCommunicator>(
-          args_.rank,
-          args_.size,
-          "shm",
-          args_.timeout,
-          std::move(control_),
-          std::make_unique<ShmLink>(
-              std::move(sockets_), std::move(processes_)));
+      return {
+          .communicator = std::make_unique<HostCommunicator>(
+              args_.rank,
+              args_.size,
+              "shm",
+              args_.timeout,
+              std::move(control_),
+              std::make_unique<ShmLink>(
+                  std::move(sockets_), std::move(processes_)))};
     }
-    return nullptr;
+    return {.why_not = std::move(verdict_)};
   }
 
  private:
@@ -59,9 +60,8 @@ class Joining {
     } catch (const CommError& error) {
       objection = error.what();
     }
-    const std::string verdict = agree(args_, key, objection);
-    explain(args_, verdict);
-    return verdict.empty();
+    verdict_ = agree(args_, key, objection);
+    return verdict_.empty();
   }
 
   void connect() {
@@ -147,6 +147,7 @@ class Joining {
   }
 
   const BackendArgs& args_;
+  std::string verdict_; // of the last step
   UniqueFd listener_; // rank 0
   std::vector<UniqueFd> sockets_;
   std::vector<UniqueFd> processes_; // by rank
@@ -155,7 +156,7 @@ class Joining {
 
 } // namespace
 
-std::unique_ptr<Communicator> make_shm(const BackendArgs& args) {
+MadeCommunicator make_shm(const BackendArgs& args) {
   return Joining(args).join();
 }
 

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -122,6 +123,25 @@ TEST(Backends, AutoTakesSelfForOneRankAndShmForSeveral) {
   backend_on_threads("auto")(3, kLongTimeout, [](Communicator& comm) {
     EXPECT_EQ(comm.backend(), "shm");
   });
+}
+
+MadeCommunicator refuse(const BackendArgs&) {
+  return {.why_not = "it never can"};
+}
+
+TEST(Backends, AreTriedByAutoInTheirOrderWhoeverRegistersFirst) {
+  register_backend({"test-late", refuse, 1000});
+  register_backend({"test-by-name", refuse, std::nullopt});
+  register_backend({"test-early", refuse, -1});
+  setenv("FSDP_DISABLE_SHM", "1", 1);
+  EXPECT_EQ(
+      thrown_text<CommError>([] {
+        backend_on_threads("auto")(2, kLongTimeout, [](Communicator&) {});
+      }).substr(sizeof("[rank 0]")),
+      "the ranks of group 'world' cannot use backend 'auto': test-early: it "
+      "never can; shm: rank 0: FSDP_DISABLE_SHM is set; test-late: it never "
+      "can; choose another backend, or auto");
+  unsetenv("FSDP_DISABLE_SHM");
 }
 
 TEST(Backends, SelfIsForOneRank) {
