@@ -76,7 +76,8 @@ TEST_F(Threads, OfTheCallersShellStayAsTheyWere) {
       run({"bash",
            "-c",
            std::string(FSDP_PROGRAM) + " run -n 2 -- true; env | grep -c -E " +
-               "'^(OMP_NUM_THREADS|RANK|WORLD_SIZE|MASTER_PORT|FSDP_.*)='"},
+               "'^(OMP_NUM_THREADS|RANK|WORLD_SIZE|MASTER_PORT|FSDP_RUN|" +
+               "FSDP_DEFAULT_THREADS)='"},
           with(std::nullopt));
   EXPECT_EQ(result.out, "0\n");
 }
