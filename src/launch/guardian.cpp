@@ -376,7 +376,11 @@ class Guardian {
                                 ? signal_name(end.signal)
                                 : "exit code " + std::to_string(end.exit_code);
     if (end.after_stop) {
-      return "stopped by the launcher (" + how + ")";
+      // By itself (it caught SIGTERM, or was failing already), or by us.
+      const bool is_ours = end.signal == SIGTERM || end.signal == SIGKILL;
+      return (is_ours ? "stopped by the launcher ("
+                      : "ended after the launcher's SIGTERM (") +
+             how + ")";
     }
     return end.failed() ? "failed after it (" + how + ")"
                         : "had ended normally";

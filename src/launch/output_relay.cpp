@@ -126,6 +126,16 @@ void OutputRelay::emit(Rank& rank, Stream stream, std::string_view line) {
     line = visible_piece(line);
   }
   append(stream, rank.prefix + std::string(line) + "\n");
+  remember(rank, line);
+}
+
+void OutputRelay::remember(Rank& rank, std::string_view line) {
+  // A backtrace of LibTorch would push out the line that says what happened.
+  const std::size_t text = line.find_first_not_of(' ');
+  if (text != std::string_view::npos &&
+      line.substr(text).starts_with("frame #")) {
+    return;
+  }
   rank.last_lines.emplace_back(line.substr(0, kLongestLastLine));
   if (rank.last_lines.size() > kLastLines) {
     rank.last_lines.pop_front();

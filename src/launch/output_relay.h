@@ -60,6 +60,7 @@ class OutputRelay {
   };
 
   void emit(Rank& rank, Stream stream, std::string_view line);
+  static void remember(Rank& rank, std::string_view line);
   void append(Stream stream, std::string_view text);
   void update_live_line(Rank& rank);
   void log(Rank& rank, std::string_view bytes);

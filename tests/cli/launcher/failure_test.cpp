@@ -108,6 +108,19 @@ TEST_F(Failure, KillsARankThatDoesNotHeedSigterm) {
   EXPECT_THAT(said, Contains("rank 2: stopped by the launcher (SIGKILL)"));
 }
 
+TEST_F(Failure, ShowsTheCauseAndNotTheFramesOfABacktrace) {
+  Arguments actions{"print=what happened"};
+  for (int i = 0; i < 40; ++i) {
+    actions.push_back("print=  frame #" + std::to_string(i) + ": f() (0x1)");
+  }
+  actions.push_back("exit=3");
+  const ProcessResult result = run(fsdp_run({"-n", "1"}, actions));
+  EXPECT_THAT(result.out, HasSubstr("[rank 0]   frame #39: f() (0x1)\n"));
+  const auto said = lines_after("fsdp run: ", result.err);
+  EXPECT_THAT(said, Contains("| what happened"));
+  EXPECT_THAT(result.err, Not(HasSubstr("frame #")));
+}
+
 TEST_F(Failure, LetsARankEndItsWorkAtSigterm) {
   const ProcessResult result =
       run(fsdp_run({"-n", "2"}, {"catch=5", "meet", "1:exit=3", "wait"}));
@@ -115,7 +128,7 @@ TEST_F(Failure, LetsARankEndItsWorkAtSigterm) {
   EXPECT_THAT(result.out, HasSubstr("[rank 0] caught\n"));
   EXPECT_THAT(
       lines_after("fsdp run: ", result.err),
-      Contains("rank 0: stopped by the launcher (exit code 5)"));
+      Contains("rank 0: ended after the launcher's SIGTERM (exit code 5)"));
 }
 
 TEST_F(Failure, OfTwoAtOnceNamesOneAndMarksTheOther) {
