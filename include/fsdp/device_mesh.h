@@ -19,7 +19,7 @@ class DeviceMesh {
   const std::string& device_type() const;
   int ndim() const;
   int size(int axis) const;
-  int size() const; ///< of all axes together
+  int size() const;                                   ///< of all axes together
   const std::vector<std::string>& axis_names() const; ///< empty: unnamed
   /// This rank's coordinate along `axis`.
   int coordinate(int axis) const;
@@ -36,9 +36,9 @@ class DeviceMesh {
   std::shared_ptr<const Impl> impl_;
 };
 
-/// [collective over `world`] A mesh over all ranks of `world`. Throws UsageError
-/// unless the product of `shape` is the world's size, `shape` has one or two
-/// axes and `axis_names` is empty or has a unique name for each.
+/// [collective over `world`] A mesh over all ranks of `world`. Throws
+/// UsageError unless the product of `shape` is the world's size, `shape` has
+/// one or two axes and `axis_names` is empty or has a unique name for each.
 DeviceMesh init_device_mesh(
     const ProcessGroup& world,
     std::string device_type,

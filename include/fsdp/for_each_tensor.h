@@ -31,9 +31,8 @@ struct KnowsTensors;
 namespace detail {
 
 template <typename T, typename F>
-concept HasOwnVisit = requires(T& value, F&& f) {
-  fsdp_for_each_tensor(value, f);
-};
+concept HasOwnVisit =
+    requires(T& value, F&& f) { fsdp_for_each_tensor(value, f); };
 
 struct IgnoreTensor {
   void operator()(at::Tensor&) const {}
@@ -43,9 +42,9 @@ template <typename T>
 struct Knows
     : std::bool_constant<
           std::is_arithmetic_v<T> || std::is_enum_v<T> ||
-          std::is_same_v<T, std::nullptr_t> || std::is_same_v<T, std::nullopt_t> ||
-          std::is_same_v<T, std::string> || std::is_same_v<T, at::Tensor> ||
-          HasOwnVisit<T, IgnoreTensor&>> {};
+          std::is_same_v<T, std::nullptr_t> ||
+          std::is_same_v<T, std::nullopt_t> || std::is_same_v<T, std::string> ||
+          std::is_same_v<T, at::Tensor> || HasOwnVisit<T, IgnoreTensor&>> {};
 template <typename T>
 struct Knows<std::optional<T>> : KnowsTensors<T> {};
 template <typename T, typename A>
@@ -104,7 +103,8 @@ void visit(std::pair<A, B>& value, F& f) {
 }
 template <typename... T, typename F>
 void visit(std::tuple<T...>& value, F& f) {
-  std::apply([&f](auto&... element) { (for_each_tensor(element, f), ...); }, value);
+  std::apply(
+      [&f](auto&... element) { (for_each_tensor(element, f), ...); }, value);
 }
 template <typename K, typename T, typename C, typename A, typename F>
 void visit(std::map<K, T, C, A>& value, F& f) {
@@ -112,7 +112,13 @@ void visit(std::map<K, T, C, A>& value, F& f) {
     for_each_tensor(entry.second, f);
   }
 }
-template <typename K, typename T, typename H, typename E, typename A, typename F>
+template <
+    typename K,
+    typename T,
+    typename H,
+    typename E,
+    typename A,
+    typename F>
 void visit(std::unordered_map<K, T, H, E, A>& value, F& f) {
   for (auto& entry : value) {
     for_each_tensor(entry.second, f);

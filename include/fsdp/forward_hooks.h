@@ -82,8 +82,7 @@ std::invoke_result_t<Call> run_between_hooks(
 template <typename A>
 using StoredArgument = std::conditional_t<
     (std::is_lvalue_reference_v<A> &&
-     (!std::is_const_v<std::remove_reference_t<A>> ||
-      !KnowsTensors<A>::value ||
+     (!std::is_const_v<std::remove_reference_t<A>> || !KnowsTensors<A>::value ||
       !std::is_copy_constructible_v<std::remove_cvref_t<A>>)),
     A,
     std::remove_cvref_t<A>>;

@@ -42,9 +42,9 @@ struct FullyShardOptions {
 /// Row i of a parameter goes to rank i / ceil(n / world). Afterwards each
 /// parameter holds its rank's rows only (maybe none); between the unit's
 /// forward and its release it has its full shape, in the policy's dtype.
-/// Gradients are the mean over the mesh's ranks. An existing `.grad` is dropped.
-/// Each rank keeps its own rows of its own model: build it with the same seed
-/// everywhere.
+/// Gradients are the mean over the mesh's ranks. An existing `.grad` is
+/// dropped. Each rank keeps its own rows of its own model: build it with the
+/// same seed everywhere.
 ///
 /// The module must be an FSDP_MODULE (fsdp/hooked.h) or Hooked<...>. Throws
 /// UsageError, before anything is changed: module without hooks, applied twice,
@@ -81,9 +81,7 @@ void set_requires_gradient_sync(
 
 /// Changes the option of fully_shard; takes effect on the next forward.
 void set_reshard_after_forward(
-    torch::nn::Module& module,
-    bool reshard_after_forward,
-    bool recurse = true);
+    torch::nn::Module& module, bool reshard_after_forward, bool recurse = true);
 
 /// How many units are gathered ahead of use, in the order recorded in the
 /// forward (0: none; default 1). Applies to the whole tree of `module`'s root.
@@ -111,18 +109,18 @@ std::vector<std::pair<std::string, at::Tensor>> full_parameters(
 /// included) since each was sharded; times are of all that this rank did in
 /// their process group.
 struct RuntimeCounters {
-  std::int64_t num_unshards = 0; ///< gathers of a unit
+  std::int64_t num_unshards = 0;   ///< gathers of a unit
   std::int64_t num_reductions = 0; ///< reductions of a unit's gradients
-  double wait_ms = 0; ///< blocked on other ranks, in any call
+  double wait_ms = 0;              ///< blocked on other ranks, in any call
   double reduce_ms = 0; ///< copying and summing gradients, without waiting
 };
 RuntimeCounters runtime_counters(const torch::nn::Module& module);
 
 /// What happened to a unit, for tests and traces.
 enum class UnitEvent {
-  kUnshard, ///< a gather has begun
-  kReshard, ///< the gathered parameters are gone
-  kReduce, ///< a reduction of gradients has begun
+  kUnshard,     ///< a gather has begun
+  kReshard,     ///< the gathered parameters are gone
+  kReduce,      ///< a reduction of gradients has begun
   kWaitUnshard, ///< the parameters show all their rows
 };
 

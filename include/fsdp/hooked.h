@@ -1,8 +1,9 @@
 #pragma once
 // Modules whose forward can be hooked: what fully_shard needs of a module.
 //
-//   struct BlockImpl : torch::nn::Module { torch::Tensor forward(torch::Tensor); };
-//   FSDP_MODULE(Block);              // in place of TORCH_MODULE(Block)
+//   struct BlockImpl : torch::nn::Module { torch::Tensor
+//   forward(torch::Tensor); }; FSDP_MODULE(Block);              // in place of
+//   TORCH_MODULE(Block)
 //
 //   fsdp::HookedHolder<torch::nn::LinearImpl> fc(10, 5);      // a stock module
 //
@@ -42,12 +43,12 @@ namespace detail {
 template <typename F>
 struct ForwardSignature; // undefined: forward is overloaded or a template
 
-#define FSDP_FORWARD_SIGNATURE(QUALIFIERS, IS_CONST)              \
-  template <typename R, typename C, typename... A>                \
-  struct ForwardSignature<R (C::*)(A...) QUALIFIERS> {            \
-    using Result = R;                                             \
-    using Arguments = std::tuple<A...>;                           \
-    static constexpr bool kIsConst = IS_CONST;                    \
+#define FSDP_FORWARD_SIGNATURE(QUALIFIERS, IS_CONST)   \
+  template <typename R, typename C, typename... A>     \
+  struct ForwardSignature<R (C::*)(A...) QUALIFIERS> { \
+    using Result = R;                                  \
+    using Arguments = std::tuple<A...>;                \
+    static constexpr bool kIsConst = IS_CONST;         \
   };
 FSDP_FORWARD_SIGNATURE(, false)
 FSDP_FORWARD_SIGNATURE(&, false)
@@ -178,8 +179,7 @@ auto with_forward(std::index_sequence<I...>) -> WithForward<
 template <typename Impl, typename Arguments, std::size_t... I>
 constexpr bool callable_with(std::index_sequence<I...>) {
   return std::invocable<
-      decltype([](auto& module, auto&&... a) -> decltype(module.forward(
-                  std::forward<decltype(a)>(a)...)) {
+      decltype([](auto& module, auto&&... a) -> decltype(module.forward(std::forward<decltype(a)>(a)...)) {
         return module.forward(std::forward<decltype(a)>(a)...);
       }),
       Impl&,
@@ -274,10 +274,10 @@ auto run_unit(Holder& module, Body&& body) {
 
 } // namespace fsdp
 
-#define FSDP_MODULE_IMPL(Name, ImplType)                       \
-  class Name : public ::fsdp::HookedContainer<ImplType> {      \
-   public:                                                     \
-    using ::fsdp::HookedContainer<ImplType>::HookedContainer;  \
+#define FSDP_MODULE_IMPL(Name, ImplType)                      \
+  class Name : public ::fsdp::HookedContainer<ImplType> {     \
+   public:                                                    \
+    using ::fsdp::HookedContainer<ImplType>::HookedContainer; \
   }
 /// In place of TORCH_MODULE(Name).
 #define FSDP_MODULE(Name) FSDP_MODULE_IMPL(Name, ::fsdp::Hooked<Name##Impl>)

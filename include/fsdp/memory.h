@@ -5,9 +5,9 @@
 
 namespace fsdp {
 
-/// Replaces LibTorch's CPU allocator by a counting one. Tensors made before keep
-/// their own. Throws Error if another allocator of higher priority is in place.
-/// Idempotent, thread-safe.
+/// Replaces LibTorch's CPU allocator by a counting one. Tensors made before
+/// keep their own. Throws Error if another allocator of higher priority is in
+/// place. Idempotent, thread-safe.
 void install_counting_allocator();
 
 /// Bytes of CPU tensors alive now, and the most since the last reset, in this

@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/store.h"
 #include "comm/communicator.h"
+#include "comm/store.h"
 
 namespace fsdp {
 

@@ -41,13 +41,13 @@ enum class Meeting : std::uint8_t {
   kBroadcast,
   kReduceScatter,
   kAllReduce,
-  kAllocate, ///< a shared region (HostMemory::allocate)
-  kForward, ///< an outermost forward begins
-  kPublished, ///< every rank has published its shards
-  kUnshard, ///< an explicit unshard() outside a forward
-  kGradients, ///< a unit's gradients are ready
+  kAllocate,    ///< a shared region (HostMemory::allocate)
+  kForward,     ///< an outermost forward begins
+  kPublished,   ///< every rank has published its shards
+  kUnshard,     ///< an explicit unshard() outside a forward
+  kGradients,   ///< a unit's gradients are ready
   kBackwardEnd, ///< a backward has ended
-  kSplit, ///< a sub-group is made
+  kSplit,       ///< a sub-group is made
 };
 
 std::string_view name_of(Meeting meeting);
@@ -58,8 +58,8 @@ struct Request {
   DType dtype = DType::kUInt8;
   ReduceOp op = ReduceOp::kSum;
   bool grad_enabled = false; ///< kForward: the grad mode
-  std::int32_t root = 0; ///< kBroadcast: the source rank
-  std::int64_t numel = 0; ///< elements over all ranks
+  std::int32_t root = 0;     ///< kBroadcast: the source rank
+  std::int64_t numel = 0;    ///< elements over all ranks
   /// Whom it is for: the unit, parameter or caller; truncated to 119 bytes.
   std::string subject;
 

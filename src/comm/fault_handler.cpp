@@ -124,7 +124,7 @@ void install_once() {
   if (is_installed) {
     return;
   }
-  struct sigaction action{};
+  struct sigaction action {};
   action.sa_sigaction = on_fault;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK;
   sigemptyset(&action.sa_mask);

@@ -30,8 +30,7 @@ class SharedRegion {
   /// machine's available memory or the cgroup's limit is smaller: a memfd
   /// reserves nothing and would end in the OOM killer.
   static std::shared_ptr<SharedRegion> create(
-      std::size_t bytes,
-      std::string_view label);
+      std::size_t bytes, std::string_view label);
   /// Maps a descriptor made by create() in any process; takes ownership of it.
   static std::shared_ptr<SharedRegion> adopt(int fd, std::size_t bytes);
 
@@ -72,8 +71,7 @@ class HostMemory {
 
   /// [collective] A region mapped by every rank.
   virtual std::shared_ptr<SharedRegion> allocate(
-      std::size_t bytes,
-      std::string_view label) = 0;
+      std::size_t bytes, std::string_view label) = 0;
 
   /// The gradient stream: numbered messages, each posted by every rank in the
   /// same order, without waiting for each other.

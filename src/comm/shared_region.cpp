@@ -9,10 +9,10 @@
 #include <utility>
 
 #include "comm/fault_handler.h"
+#include "comm/host_memory.h"
 #include "comm/memory_limits.h"
 #include "core/align.h"
 #include "fsdp/error.h"
-#include "comm/host_memory.h"
 
 namespace fsdp {
 
@@ -77,7 +77,7 @@ std::shared_ptr<SharedRegion> SharedRegion::adopt(int fd, std::size_t bytes) {
   std::shared_ptr<SharedRegion> region(new SharedRegion);
   region->fd_ = fd;
   region->size_ = bytes;
-  struct stat status{};
+  struct stat status {};
   const bool is_sealed = (fcntl(fd, F_GET_SEALS) & kSeals) == kSeals;
   if (fstat(fd, &status) != 0 || !is_sealed ||
       static_cast<std::size_t>(status.st_size) != mapped_bytes(bytes)) {

@@ -70,8 +70,8 @@ std::string find_mismatch(std::span<const WireRequest> by_rank) {
     }
     if (first.counts_hash != other.counts_hash) {
       return "ranks met with different counts: rank 0 and rank " +
-             std::to_string(rank) +
-             " both ask for " + decode(first).describe() +
+             std::to_string(rank) + " both ask for " +
+             decode(first).describe() +
              ", but split the elements over the ranks differently; every rank "
              "must pass the same counts";
     }

@@ -54,7 +54,7 @@ std::string_view name_of(DType dtype);
 
 constexpr bool is_real_floating(DType dtype) {
   return dtype == DType::kFloat16 || dtype == DType::kBFloat16 ||
-      dtype == DType::kFloat32 || dtype == DType::kFloat64;
+         dtype == DType::kFloat32 || dtype == DType::kFloat64;
 }
 
 } // namespace fsdp

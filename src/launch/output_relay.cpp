@@ -21,14 +21,14 @@ constexpr std::size_t kLongestLastLine = 2000;
 constexpr std::string_view kEraseLine = "\r\x1b[K";
 
 bool same_terminal(int a, int b) {
-  struct stat first{};
-  struct stat second{};
+  struct stat first {};
+  struct stat second {};
   return isatty(a) && isatty(b) && fstat(a, &first) == 0 &&
          fstat(b, &second) == 0 && first.st_rdev == second.st_rdev;
 }
 
 bool is_regular_file(int fd) {
-  struct stat status{};
+  struct stat status {};
   return fstat(fd, &status) == 0 && S_ISREG(status.st_mode);
 }
 

@@ -90,7 +90,7 @@ void check(const RunOptions& options) {
 
 /// 0 if it can be executed, else an errno.
 int why_not_executable(const fs::path& path) {
-  struct stat status{};
+  struct stat status {};
   if (stat(path.c_str(), &status) != 0) {
     return errno;
   }
@@ -362,7 +362,7 @@ void open_standard_streams() {
 }
 
 bool is_ignored(int signal) {
-  struct sigaction action{};
+  struct sigaction action {};
   sigaction(signal, nullptr, &action);
   return action.sa_handler == SIG_IGN;
 }

@@ -17,10 +17,10 @@
 #include <utility>
 #include <vector>
 
+#include "comm/communicator.h"
 #include "comm/error_text.h"
 #include "fsdp/error.h"
 #include "optim/option_checks.h"
-#include "comm/communicator.h"
 #include "runtime/param_registry.h"
 
 namespace fsdp {

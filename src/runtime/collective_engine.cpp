@@ -15,7 +15,7 @@ namespace fsdp {
 /// A group's gather: its buffers, and how far it is.
 struct CollectiveEngine::GroupSlot final : EngineSlot {
   PackedLayout layout; ///< in bytes
-  at::Tensor packed; ///< all ranks' shards, while a gather is under way
+  at::Tensor packed;   ///< all ranks' shards, while a gather is under way
   std::shared_ptr<Work> work;
   std::unique_ptr<GatherBlock> block; ///< while gathered
 };
@@ -24,7 +24,7 @@ namespace {
 
 std::int64_t row_bytes(const ShardedParam& param) {
   return param.row_numel() *
-      static_cast<std::int64_t>(c10::elementSize(param.compute_dtype()));
+         static_cast<std::int64_t>(c10::elementSize(param.compute_dtype()));
 }
 
 std::vector<ShardedParam*> params_of(const ParamGroup& group) {
@@ -60,8 +60,7 @@ void CollectiveEngine::add(ParamGroup& group) {
 }
 
 void CollectiveEngine::enter(
-    const Request& request,
-    std::span<ParamGroup* const>) {
+    const Request& request, std::span<ParamGroup* const>) {
   communicator().meet(request);
 }
 
@@ -102,7 +101,7 @@ void CollectiveEngine::copy_out(ParamGroup& group, GroupSlot& slot) const {
     for (int rank = 0; rank < communicator().size(); ++rank) {
       const RowRange rows = param.rows(rank);
       const auto place = static_cast<std::int64_t>(group.offsets[i]) +
-          rows.begin * row_bytes(param);
+                         rows.begin * row_bytes(param);
       const auto bytes = rows.length * row_bytes(param);
       const auto begin = slot.layout.begins[i][static_cast<std::size_t>(rank)];
       full.narrow(0, place, bytes).copy_(slot.packed.narrow(0, begin, bytes));
@@ -155,8 +154,7 @@ void CollectiveEngine::pack_grads(Reduction& reduction) const {
           reduction.layout.begins[i][static_cast<std::size_t>(rank)],
           rows.length * param.row_numel());
       if (grad.defined()) {
-        place.copy_(
-            grad.narrow(0, rows.begin, rows.length).reshape({-1}));
+        place.copy_(grad.narrow(0, rows.begin, rows.length).reshape({-1}));
       } else {
         place.zero_();
       }
@@ -231,8 +229,7 @@ void CollectiveEngine::finish_backward(const std::string& unit) {
   // Which gradients exist anywhere: a parameter that no rank used gets none.
   const auto num_ranks = static_cast<std::size_t>(comm.size());
   std::vector<std::uint8_t> present(means_.size() * num_ranks);
-  const std::size_t own =
-      means_.size() * static_cast<std::size_t>(comm.rank());
+  const std::size_t own = means_.size() * static_cast<std::size_t>(comm.rank());
   for (std::size_t i = 0; i < means_.size(); ++i) {
     present[own + i] = means_[i].has_grad;
   }

@@ -3,8 +3,8 @@
 //
 // A gather packs this rank's shards, all-gathers them rank by rank and copies
 // them out to each parameter's place in a pooled block. A reduction packs the
-// full gradients rank by rank and reduce-scatters them. Both are begun early and
-// waited for late, so that they overlap with compute where the backend can.
+// full gradients rank by rank and reduce-scatters them. Both are begun early
+// and waited for late, so that they overlap with compute where the backend can.
 
 #include <c10/core/Device.h>
 
@@ -22,8 +22,8 @@ class CollectiveEngine final : public ShardEngine {
   ~CollectiveEngine() override;
 
   void add(ParamGroup& group) override;
-  void enter(const Request& request, std::span<ParamGroup* const> groups)
-      override;
+  void enter(
+      const Request& request, std::span<ParamGroup* const> groups) override;
   void start_unshard(ParamGroup& group) override;
   void finish_unshard(ParamGroup& group) override;
   void reshard(ParamGroup& group) override;
@@ -37,9 +37,9 @@ class CollectiveEngine final : public ShardEngine {
   struct Reduction {
     std::vector<ShardedParam*> params;
     std::vector<bool> has_grad; ///< here
-    PackedLayout layout; ///< in elements
-    at::Tensor packed; ///< all ranks' rows, wire dtype
-    at::Tensor means; ///< own rows, result dtype
+    PackedLayout layout;        ///< in elements
+    at::Tensor packed;          ///< all ranks' rows, wire dtype
+    at::Tensor means;           ///< own rows, result dtype
     std::shared_ptr<Work> work;
   };
   /// Waits for the end of the backward, when it is known whether any rank had a

@@ -16,8 +16,7 @@ class CountedRegion {
   CountedRegion() = default;
   CountedRegion(std::shared_ptr<SharedRegion> region, int num_ranks)
       : region_(std::move(region)),
-        counted_bytes_(
-            static_cast<std::int64_t>(region_->size()) / num_ranks) {
+        counted_bytes_(static_cast<std::int64_t>(region_->size()) / num_ranks) {
     count_tensor_bytes(counted_bytes_);
   }
   CountedRegion(CountedRegion&& other) noexcept

@@ -36,21 +36,21 @@ std::string type_name(const torch::nn::Module& module) {
 }
 
 detail::HookedBase& check_module(
-    torch::nn::Module& module,
-    const FullyShardOptions& options) {
+    torch::nn::Module& module, const FullyShardOptions& options) {
   auto* hooked = dynamic_cast<detail::HookedBase*>(&module);
   if (!hooked) {
     throw UsageError(
         "fully_shard: module '" + type_name(module) +
         "' has no hooks around its forward; declare it with FSDP_MODULE(Name) "
         "in place of TORCH_MODULE(Name), hold a stock module as "
-        "fsdp::HookedHolder<torch::nn::LinearImpl>, and shard the elements of a "
+        "fsdp::HookedHolder<torch::nn::LinearImpl>, and shard the elements of "
+        "a "
         "container, not the container");
   }
   if (hooked->fsdp_hooks()) {
     throw UsageError(
-        "fully_shard was already applied to this module ('" + type_name(module) +
-        "'); apply it once");
+        "fully_shard was already applied to this module ('" +
+        type_name(module) + "'); apply it once");
   }
   if (!options.mesh) {
     throw UsageError(
@@ -78,10 +78,7 @@ Unit& require_unit(const torch::nn::Module& module, const char* caller) {
 /// Calls f(Unit&) on the unit of `module` and, with recurse, of all below.
 template <typename F>
 void for_each_unit(
-    const char* caller,
-    torch::nn::Module& module,
-    bool recurse,
-    const F& f) {
+    const char* caller, torch::nn::Module& module, bool recurse, const F& f) {
   if (!recurse) {
     return f(require_unit(module, caller));
   }
@@ -146,9 +143,7 @@ void reshard(torch::nn::Module& module) {
 }
 
 void set_requires_gradient_sync(
-    torch::nn::Module& module,
-    bool requires_gradient_sync,
-    bool recurse) {
+    torch::nn::Module& module, bool requires_gradient_sync, bool recurse) {
   constexpr const char* kName = "set_requires_gradient_sync";
   for_each_unit(kName, module, recurse, [&](Unit& unit) {
     unit.set_requires_gradient_sync(requires_gradient_sync);
@@ -156,9 +151,7 @@ void set_requires_gradient_sync(
 }
 
 void set_reshard_after_forward(
-    torch::nn::Module& module,
-    bool reshard_after_forward,
-    bool recurse) {
+    torch::nn::Module& module, bool reshard_after_forward, bool recurse) {
   constexpr const char* kName = "set_reshard_after_forward";
   for_each_unit(kName, module, recurse, [&](Unit& unit) {
     unit.set_reshard_after_forward(reshard_after_forward);

@@ -21,8 +21,8 @@ class MappedBlock final : public GatherBlock {
     readable = region_->readable();
     bytes = size;
   }
-  void name_range(std::size_t offset, std::size_t length, std::string name)
-      override {
+  void name_range(
+      std::size_t offset, std::size_t length, std::string name) override {
     region_->name_range(offset, length, std::move(name));
   }
   void clear_names() override { region_->clear_names(); }
@@ -50,11 +50,10 @@ class DeviceBlock final : public GatherBlock {
 } // namespace
 
 std::unique_ptr<GatherBlock> GatherPool::take(
-    std::size_t bytes,
-    const std::string& label) {
+    std::size_t bytes, const std::string& label) {
   std::unique_ptr<GatherBlock> block;
-  const auto found = std::find_if(
-      free_.begin(), free_.end(), [&](const auto& candidate) {
+  const auto found =
+      std::find_if(free_.begin(), free_.end(), [&](const auto& candidate) {
         return candidate->bytes == bytes;
       });
   if (found != free_.end()) {

@@ -10,9 +10,9 @@
 #include <unordered_map>
 
 #include "comm/c10d/run_together.h"
+#include "comm/c10d/scalar_type.h"
 #include "fsdp/fully_shard.h"
 #include "runtime/param_registry.h"
-#include "comm/c10d/scalar_type.h"
 #include "runtime/unit.h"
 
 namespace fsdp {

@@ -4,11 +4,11 @@
 
 #include <unordered_set>
 
+#include "comm/c10d/scalar_type.h"
+#include "comm/communicator.h"
 #include "fsdp/error.h"
 #include "fsdp/hooked.h"
 #include "runtime/param_registry.h"
-#include "comm/communicator.h"
-#include "comm/c10d/scalar_type.h"
 
 namespace fsdp {
 
@@ -56,9 +56,8 @@ class Finder {
       const std::string& name,
       torch::nn::Module& module,
       std::shared_ptr<Unit> unit) {
-    if (options_.mesh &&
-        &unit->tree().engine().communicator() !=
-            &options_.mesh->group(0).communicator()) {
+    if (options_.mesh && &unit->tree().engine().communicator() !=
+                             &options_.mesh->group(0).communicator()) {
       throw UsageError(
           "fully_shard: nested unit '" + name +
           "' was sharded over another mesh; use one mesh for a whole model");
@@ -101,7 +100,8 @@ class Finder {
             options_.mesh->device_type()) {
       throw UsageError(
           where + " is on device " + param.device().str() + ", the mesh on " +
-          options_.mesh->device_type() + "; move the module to the mesh's device");
+          options_.mesh->device_type() +
+          "; move the module to the mesh's device");
     }
     if (param.is_quantized()) {
       throw UsageError(
@@ -123,13 +123,13 @@ class Finder {
       if (!param.tensor.requires_grad()) {
         continue;
       }
-      if (first &&
-          first->tensor.scalar_type() != param.tensor.scalar_type()) {
+      if (first && first->tensor.scalar_type() != param.tensor.scalar_type()) {
         throw UsageError(
             "fully_shard: the trainable parameters of one unit must have one "
-            "dtype: '" + first->name + "' is " +
-            c10::toString(first->tensor.scalar_type()) + ", '" + param.name +
-            "' is " + c10::toString(param.tensor.scalar_type()) +
+            "dtype: '" +
+            first->name + "' is " + c10::toString(first->tensor.scalar_type()) +
+            ", '" + param.name + "' is " +
+            c10::toString(param.tensor.scalar_type()) +
             "; convert one, or make them separate units");
       }
       first = first ? first : &param;
@@ -146,8 +146,7 @@ class Finder {
 } // namespace
 
 ManagedModule find_managed(
-    torch::nn::Module& module,
-    const FullyShardOptions& options) {
+    torch::nn::Module& module, const FullyShardOptions& options) {
   return Finder(module, options).find();
 }
 

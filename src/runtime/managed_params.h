@@ -29,7 +29,6 @@ struct ManagedModule {
 
 /// Throws UsageError as fully_shard documents.
 ManagedModule find_managed(
-    torch::nn::Module& module,
-    const FullyShardOptions& options);
+    torch::nn::Module& module, const FullyShardOptions& options);
 
 } // namespace fsdp

@@ -27,7 +27,7 @@ struct ParamGroup {
   /// every rank): the next one reduces in the reduce dtype.
   bool has_unreduced_backward = false;
   std::unique_ptr<EngineSlot> slot; ///< of the engine that was told of it
-  std::uint64_t entry = 0; ///< the tree's entry that last published it
+  std::uint64_t entry = 0;          ///< the tree's entry that last published it
 
   /// Fills offsets and gathered_bytes from the parameters' compute dtypes; each
   /// parameter begins at a multiple of 64 bytes.
@@ -37,7 +37,7 @@ struct ParamGroup {
 
 /// The dtypes of one reduction, the same on every rank.
 struct ReductionTypes {
-  c10::ScalarType wire; ///< in which gradients are handed to the other ranks
+  c10::ScalarType wire;   ///< in which gradients are handed to the other ranks
   c10::ScalarType result; ///< of the sum
 };
 

@@ -11,8 +11,7 @@
 namespace fsdp {
 
 std::shared_ptr<ShardEngine> shard_engine_for(
-    const ProcessGroup& group,
-    const std::string& device_type) {
+    const ProcessGroup& group, const std::string& device_type) {
   static std::mutex mutex;
   static auto* engines =
       new std::map<const Communicator*, std::weak_ptr<ShardEngine>>();

@@ -32,15 +32,14 @@ class ShardEngine {
   /// and until the next entry every gather of `groups` shows the values that
   /// the shards have now.
   virtual void enter(
-      const Request& request,
-      std::span<ParamGroup* const> groups) = 0;
+      const Request& request, std::span<ParamGroup* const> groups) = 0;
 
   /// [collective] Begins to gather; at most once before finish_unshard.
   virtual void start_unshard(ParamGroup& group) = 0;
   /// Waits, and switches the parameters to their gathered form.
   virtual void finish_unshard(ParamGroup& group) = 0;
-  /// Switches the parameters back to their shards and frees the gathered memory.
-  /// Also ends a gather that was started and never finished.
+  /// Switches the parameters back to their shards and frees the gathered
+  /// memory. Also ends a gather that was started and never finished.
   virtual void reshard(ParamGroup& group) = 0;
 
   /// [collective] Takes the full gradients of the group's parameters
@@ -69,7 +68,6 @@ class ShardEngine {
 /// The engine of `group` on `device_type`, one per communicator and process:
 /// shared memory where all ranks are on one host and compute on the CPU.
 std::shared_ptr<ShardEngine> shard_engine_for(
-    const ProcessGroup& group,
-    const std::string& device_type);
+    const ProcessGroup& group, const std::string& device_type);
 
 } // namespace fsdp

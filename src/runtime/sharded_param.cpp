@@ -1,17 +1,17 @@
 #include "runtime/sharded_param.h"
 
 #include <ATen/ops/empty.h>
+#include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/core/TensorImpl.h>
-#include <c10/core/GradMode.h>
 
 #include <utility>
 
+#include "comm/c10d/scalar_type.h"
 #include "comm/error_text.h"
 #include "fsdp/error.h"
 #include "runtime/param_registry.h"
-#include "comm/c10d/scalar_type.h"
 
 namespace fsdp {
 
@@ -62,8 +62,8 @@ RowRange ShardedParam::rows(int rank) const {
 
 c10::ScalarType ShardedParam::compute_dtype() const {
   return policy_.param_dtype && c10::isFloatingType(own_dtype())
-      ? *policy_.param_dtype
-      : own_dtype();
+             ? *policy_.param_dtype
+             : own_dtype();
 }
 
 c10::ScalarType ShardedParam::reduce_dtype() const {
@@ -72,19 +72,21 @@ c10::ScalarType ShardedParam::reduce_dtype() const {
 
 std::size_t ShardedParam::compute_bytes() const {
   return static_cast<std::size_t>(full_numel()) *
-      c10::elementSize(compute_dtype());
+         c10::elementSize(compute_dtype());
 }
 
 std::string ShardedParam::describe() const {
   return "parameter '" + name_ + "' of " +
-      (unit_.empty() ? std::string("the root unit") : "unit '" + unit_ + "'");
+         (unit_.empty() ? std::string("the root unit")
+                        : "unit '" + unit_ + "'");
 }
 
 std::string ShardedParam::not_gathered_text() const {
   return rank_prefix(group_.rank()) + describe() +
-      " is used while it is not gathered: outside its unit's forward and "
-      "backward, or past the unit's hooks; call the unit through its holder, "
-      "or unshard() it first";
+         " is used while it is not gathered: outside its unit's forward and "
+         "backward, or past the unit's hooks; call the unit through its "
+         "holder, "
+         "or unshard() it first";
 }
 
 // A loss over the shard itself, by a forward past the hooks, would give a local

@@ -120,9 +120,9 @@ class ShardedParam {
   std::unique_ptr<PinnedAccumulator> shard_guard_; ///< while sharded: throws
 
   at::Tensor put_aside_; ///< sharded, of earlier backwards
-  at::Tensor taken_; ///< full, compute dtype, of this backward
-  at::Tensor kept_; ///< full, reduce dtype, of backwards without sync
-  at::Tensor reduced_; ///< sharded, of this backward
+  at::Tensor taken_;     ///< full, compute dtype, of this backward
+  at::Tensor kept_;      ///< full, reduce dtype, of backwards without sync
+  at::Tensor reduced_;   ///< sharded, of this backward
 
   void show_shard();
   void make_unsharded_tensor();

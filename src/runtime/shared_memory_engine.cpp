@@ -8,9 +8,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "comm/c10d/scalar_type.h"
 #include "comm/reduce_kernels.h"
 #include "core/align.h"
-#include "comm/c10d/scalar_type.h"
 #include "runtime/stopwatch.h"
 
 namespace fsdp {
@@ -37,7 +37,7 @@ std::size_t header_bytes(const ParamGroup& group) {
 /// Where the gradients of one message lie.
 struct GradLayout {
   std::vector<std::size_t> offsets; ///< from the message's begin
-  std::size_t bytes = 0; ///< of the whole message
+  std::size_t bytes = 0;            ///< of the whole message
 };
 
 GradLayout lay_out_grads(const ParamGroup& group, std::size_t element_size) {
@@ -53,9 +53,7 @@ GradLayout lay_out_grads(const ParamGroup& group, std::size_t element_size) {
 }
 
 at::Tensor view_of(
-    std::byte* data,
-    c10::IntArrayRef sizes,
-    c10::ScalarType dtype) {
+    std::byte* data, c10::IntArrayRef sizes, c10::ScalarType dtype) {
   return at::from_blob(data, sizes, at::TensorOptions().dtype(dtype));
 }
 
@@ -108,8 +106,7 @@ void SharedMemoryEngine::require_slab(std::size_t message_bytes) {
 }
 
 void SharedMemoryEngine::enter(
-    const Request& request,
-    std::span<ParamGroup* const> groups) {
+    const Request& request, std::span<ParamGroup* const> groups) {
   communicator().meet(request);
   c10::AutoGradMode grad_off(false);
   for (ParamGroup* group : groups) {
@@ -117,8 +114,8 @@ void SharedMemoryEngine::enter(
     for (std::size_t i = 0; i < group->params.size(); ++i) {
       const ShardedParam& param = *group->params[i];
       const auto dtype = param.compute_dtype();
-      const auto row_bytes = static_cast<std::size_t>(param.row_numel()) *
-          c10::elementSize(dtype);
+      const auto row_bytes =
+          static_cast<std::size_t>(param.row_numel()) * c10::elementSize(dtype);
       const auto begin = static_cast<std::size_t>(param.rows().begin);
       view_of(
           base + group->offsets[i] + begin * row_bytes,
@@ -150,10 +147,9 @@ void SharedMemoryEngine::reshard(ParamGroup& group) {
 }
 
 std::size_t SharedMemoryEngine::place_offset(
-    int rank,
-    std::size_t place) const {
+    int rank, std::size_t place) const {
   return place_bytes_ *
-      (static_cast<std::size_t>(rank) * HostMemory::kStreamDepth + place);
+         (static_cast<std::size_t>(rank) * HostMemory::kStreamDepth + place);
 }
 
 void SharedMemoryEngine::start_reduce(ParamGroup& group) {
@@ -175,7 +171,8 @@ void SharedMemoryEngine::start_reduce(ParamGroup& group) {
       const at::Tensor grad = group.params[i]->release_full_grad();
       message[i] = static_cast<std::byte>(grad.defined());
       if (grad.defined()) {
-        view_of(message + layout.offsets[i], grad.sizes(), types.wire).copy_(grad);
+        view_of(message + layout.offsets[i], grad.sizes(), types.wire)
+            .copy_(grad);
       }
     }
   }
@@ -214,7 +211,8 @@ void SharedMemoryEngine::sum_own_rows(const Posted& posted) {
   for (std::size_t i = 0; i < group.params.size(); ++i) {
     ShardedParam& param = *group.params[i];
     const auto own_offset = static_cast<std::size_t>(param.rows().begin) *
-        static_cast<std::size_t>(param.row_numel()) * element;
+                            static_cast<std::size_t>(param.row_numel()) *
+                            element;
     bool any = false;
     for (int rank = 0; rank < num_ranks; ++rank) {
       const std::byte* message =
@@ -229,8 +227,8 @@ void SharedMemoryEngine::sum_own_rows(const Posted& posted) {
     }
     auto sizes = param.full_sizes();
     sizes[0] = param.rows().length;
-    at::Tensor mean = at::empty(
-        sizes, at::TensorOptions().dtype(posted.types.result));
+    at::Tensor mean =
+        at::empty(sizes, at::TensorOptions().dtype(posted.types.result));
     if (mean.numel() > 0) {
       reduce_in_rank_order(
           inputs,

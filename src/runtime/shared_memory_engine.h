@@ -26,8 +26,8 @@ class SharedMemoryEngine final : public ShardEngine {
   ~SharedMemoryEngine() override;
 
   void add(ParamGroup& group) override;
-  void enter(const Request& request, std::span<ParamGroup* const> groups)
-      override;
+  void enter(
+      const Request& request, std::span<ParamGroup* const> groups) override;
   void start_unshard(ParamGroup& group) override;
   void finish_unshard(ParamGroup& group) override;
   void reshard(ParamGroup& group) override;
@@ -40,7 +40,7 @@ class SharedMemoryEngine final : public ShardEngine {
   struct Posted {
     ParamGroup* group;
     std::uint64_t number; ///< in the stream
-    std::size_t place; ///< of the slab, the same on every rank
+    std::size_t place;    ///< of the slab, the same on every rank
     ReductionTypes types;
   };
 

@@ -2,13 +2,16 @@
 // One fully_shard call: the hooks around its module's forward and backward
 // (FSDP2's FSDPState and FSDPParamGroup).
 //
-//   kSharded --start_unshard--> kUnsharding --unshard--> kUnsharded --reshard-->
+//   kSharded --start_unshard--> kUnsharding --unshard--> kUnsharded
+//   --reshard-->
 //
-// forward   pre_forward unshards; post_forward reshards, unless the unit is kept
+// forward   pre_forward unshards; post_forward reshards, unless the unit is
+// kept
 //           for the backward
 // backward  the first gradient of an output (or, should no output be used, of a
-//           parameter) unshards; the first gradient of a non-leaf input reshards
-//           and starts the reduction: by then everything inside the unit has run
+//           parameter) unshards; the first gradient of a non-leaf input
+//           reshards and starts the reduction: by then everything inside the
+//           unit has run
 // end       what is left is reduced and resharded before backward() returns
 
 #include <memory>

@@ -69,7 +69,7 @@ bool UnitTree::is_published(Unit& unit) const {
   const ParamGroup& group = unit.param_group();
   // A backward computes with what its forward has published.
   return group.params.empty() || group.entry == entry_ ||
-      (in_backward() && group.entry > 0);
+         (in_backward() && group.entry > 0);
 }
 
 void UnitTree::begin_forward(Unit& unit) {

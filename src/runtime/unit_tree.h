@@ -32,9 +32,9 @@ class UnitTree final : public BackwardListener,
 
   // A forward: the outermost unit's opens and closes it.
 
-  /// [collective] Before `unit`'s forward. The outermost one publishes the units
-  /// below it; another unit that runs in it (a sibling, a module that two units
-  /// share) is published when its forward begins.
+  /// [collective] Before `unit`'s forward. The outermost one publishes the
+  /// units below it; another unit that runs in it (a sibling, a module that two
+  /// units share) is published when its forward begins.
   void begin_forward(Unit& unit);
   /// After the unit was gathered: begins the gathers of those that followed it
   /// in the last forward.
@@ -44,8 +44,8 @@ class UnitTree final : public BackwardListener,
   /// Grad mode at the outermost forward.
   bool entry_with_grad() const { return entry_with_grad_; }
 
-  /// [collective] An explicit unshard(): an entry of its own unless a forward or
-  /// a backward is under way.
+  /// [collective] An explicit unshard(): an entry of its own unless a forward
+  /// or a backward is under way.
   void unshard(Unit& unit);
 
   // A backward.
@@ -87,9 +87,9 @@ class UnitTree final : public BackwardListener,
   bool entry_with_grad_ = false;
   std::uint64_t entry_ = 0; ///< outermost forwards and unshard() calls so far
   std::uint64_t entry_epoch_ = 0;
-  std::vector<Unit*> forward_order_; ///< of the forward under way
+  std::vector<Unit*> forward_order_;  ///< of the forward under way
   std::vector<Unit*> recorded_order_; ///< of the last whole forward
-  std::vector<Unit*> uses_; ///< since the last backward
+  std::vector<Unit*> uses_;           ///< since the last backward
   bool backward_active_ = false;
   std::uint64_t backward_number_ = 0;
   std::int64_t deferred_use_ = -1;

@@ -8,8 +8,8 @@
 #include <array>
 #include <utility>
 
-#include "train/data/ngram.h"
 #include "comm/communicator.h"
+#include "train/data/ngram.h"
 #include "train/data/windows.h"
 
 namespace fsdp {

@@ -40,9 +40,8 @@ GlooCommunicator::GlooCommunicator(
     std::unique_ptr<MessageLink> link)
     : Communicator(rank, size, "gloo", timeout),
       shared_counters_(&counters_, [](CommCounters*) {}),
-      worker_(
-          std::make_shared<GlooWorker>(
-              rank, size, timeout, std::move(group_name), std::move(link))) {}
+      worker_(std::make_shared<GlooWorker>(
+          rank, size, timeout, std::move(group_name), std::move(link))) {}
 
 GlooCommunicator::~GlooCommunicator() {
   worker_->close(); // Works may keep it alive, but not running

@@ -14,11 +14,11 @@
 #include "comm/c10d/agent_store.h"
 #include "comm/c10d/gloo_backend.h"
 #include "comm/c10d/job_store.h"
+#include "comm/communicator.h"
 #include "comm/error_text.h"
 #include "core/hash.h"
 #include "core/parse_int.h"
 #include "env/environment.h"
-#include "comm/communicator.h"
 #include "fsdp/error.h"
 
 namespace fsdp {

@@ -10,9 +10,9 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "comm/host_memory.h"
 #include "comm/wire_request.h"
 #include "core/align.h"
-#include "comm/host_memory.h"
 
 namespace fsdp::host {
 

@@ -16,9 +16,9 @@
 #include <memory>
 #include <vector>
 
+#include "comm/communicator.h"
 #include "comm/host/host_group.h"
 #include "comm/host/host_link.h"
-#include "comm/communicator.h"
 #include "comm/host_memory.h"
 
 namespace fsdp::host {

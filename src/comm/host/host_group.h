@@ -32,9 +32,9 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/communicator.h"
 #include "comm/host/control.h"
 #include "comm/host/host_link.h"
-#include "comm/communicator.h"
 #include "comm/host_memory.h"
 
 namespace fsdp::host {

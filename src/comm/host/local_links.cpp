@@ -30,9 +30,8 @@ class SelfLink final : public HostLink {
 struct Hub {
   explicit Hub(int num_ranks)
       : size(num_ranks),
-        control(
-            SharedRegion::create(
-                ControlLayout::bytes(num_ranks), "the ranks' meeting place")) {}
+        control(SharedRegion::create(
+            ControlLayout::bytes(num_ranks), "the ranks' meeting place")) {}
 
   const int size;
   const std::shared_ptr<SharedRegion> control;

@@ -148,7 +148,7 @@ class Joining {
 
   const BackendArgs& args_;
   std::string verdict_; // of the last step
-  UniqueFd listener_; // rank 0
+  UniqueFd listener_;   // rank 0
   std::vector<UniqueFd> sockets_;
   std::vector<UniqueFd> processes_; // by rank
   std::shared_ptr<SharedRegion> control_;

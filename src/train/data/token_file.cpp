@@ -31,7 +31,7 @@ class MappedFile {
  public:
   explicit MappedFile(const std::filesystem::path& path) {
     const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    struct stat status{};
+    struct stat status {};
     if (fd < 0 || ::fstat(fd, &status) != 0) {
       const int reason = errno;
       if (fd >= 0) {

@@ -109,7 +109,7 @@ TEST_F(Failure, KillsARankThatDoesNotHeedSigterm) {
 }
 
 TEST_F(Failure, ShowsTheCauseAndNotTheFramesOfABacktrace) {
-  Arguments actions{"print=what happened"};
+  std::vector<std::string> actions{"print=what happened"};
   for (int i = 0; i < 40; ++i) {
     actions.push_back("print=  frame #" + std::to_string(i) + ": f() (0x1)");
   }
