@@ -41,8 +41,8 @@ inline constexpr int kExitAfterPeerFailure = 75;
 /// and MASTER_PORT set (environment.h); unless the caller has OMP_NUM_THREADS,
 /// also that and, so that a program can tell our choice from a user's,
 /// FSDP_DEFAULT_THREADS. This process's own environment stays as it is. Writes
-/// to stdout and stderr; takes over SIGINT, SIGTERM, SIGHUP and SIGCHLD: call it
-/// from main, before any thread is started, and return its result. Throws
+/// to stdout and stderr; takes over SIGINT, SIGTERM, SIGHUP and SIGCHLD: call
+/// it from main, before any thread is started, and return its result. Throws
 /// ConfigError, or ProgramError, before anything is started.
 int run_job(const RunOptions& options);
 
