@@ -47,7 +47,7 @@ TEST_F(Bytes, SixHundredStepsLearnAtTheSpeedThatIsDocumented) {
   for (std::size_t i = 1; i < losses.size(); ++i) {
     EXPECT_LT(losses[i], losses[i - 1]) << "validation " << i + 1;
   }
-  EXPECT_LT(losses.back(), 2.1);
+  EXPECT_LT(losses.back(), 2.0); // 1.90 where this was written
 }
 
 } // namespace
