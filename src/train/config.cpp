@@ -75,6 +75,23 @@ void check_reports(const TrainOptions& options) {
           " trains on one random batch unless --data names something else");
 }
 
+/// Few for a short run, which would else be spent on them.
+std::int64_t default_evals(const TrainOptions& options) {
+  constexpr std::int64_t kMost = 6;
+  if (options.fixed_random_batch) {
+    return 0;
+  }
+  const auto by_steps =
+      options.steps > 0 ? std::clamp<std::int64_t>(options.steps / 50, 1, kMost)
+                        : kMost;
+  const auto by_minutes =
+      options.minutes > 0 && options.minutes * 2 < kMost
+          ? std::max<std::int64_t>(
+                1, static_cast<std::int64_t>(options.minutes * 2))
+          : kMost;
+  return std::min(by_steps, by_minutes);
+}
+
 } // namespace
 
 std::vector<Setting> environment_settings() {
@@ -130,8 +147,8 @@ TrainOptions make_train_options(const std::vector<Setting>& settings) {
   } else if (options.prompt.empty()) {
     options.prompt = kDefaultPrompt;
   }
-  if (options.fixed_random_batch && !is_given("evals")) {
-    options.evals = 0;
+  if (!is_given("evals")) {
+    options.evals = default_evals(options);
   }
   return options;
 }

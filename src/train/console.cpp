@@ -69,6 +69,12 @@ std::string describe(const TrainSummary& summary) {
   result += share_line("waiting", summary.wait_seconds, total);
   result += share_line("reduction", summary.reduce_seconds, total);
   result += share_line("optimizer", summary.optim_seconds, total);
+  if (summary.validation_seconds + summary.sample_seconds > 0) {
+    result += text(
+        "beside it: validation %.1f s, sample %.1f s\n",
+        summary.validation_seconds,
+        summary.sample_seconds);
+  }
   if (summary.validation_loss) {
     result += text("validation loss %.4f", *summary.validation_loss);
     if (summary.trigram_loss) {

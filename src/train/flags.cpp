@@ -300,7 +300,8 @@ std::vector<TrainFlag> report_flags() {
        [](const Options& o) { return o.log_json; }},
       {"evals",
        "N",
-       "Validations, evenly over the run, the last at its end (0: none)",
+       "Validations, evenly over the run, the last at its end (0: none; "
+       "default: 6, fewer in a short run)",
        [](Options& o, const Text& t) { o.evals = whole("evals", t, 0); },
        [](const Options& o) { return std::to_string(o.evals); }},
       {"prompt",

@@ -212,7 +212,9 @@ void Trainer::validate_if_due() {
   }
   evals_done_ = static_cast<std::int64_t>(
       progress_ * static_cast<double>(options_.evals));
+  const Clock::time_point start = Clock::now();
   const double loss = validation_->loss(model_);
+  summary_.validation_seconds += seconds_since(start);
   summary_.validation_loss = loss;
   tell([&](TrainObserver* o) { o->on_validation(summary_.num_steps, loss); });
 }
@@ -223,6 +225,7 @@ void Trainer::finish() {
         static_cast<std::int64_t>(rank.peak_tensor_bytes));
   }
   if (options_.sample > 0) {
+    const Clock::time_point start = Clock::now();
     const std::string text = sample_bytes(
         model_,
         group_,
@@ -230,6 +233,7 @@ void Trainer::finish() {
          .num_bytes = options_.sample,
          .max_context = options_.seq,
          .seed = options_.seed});
+    summary_.sample_seconds = seconds_since(start);
     tell([&](TrainObserver* o) { o->on_sample(options_.prompt, text); });
   }
   if (group_.rank() == 0 && validation_ && corpus_.train_text != nullptr) {

@@ -43,6 +43,20 @@ TEST(Config, PresetsGiveDefaultsAndSettingsWinOverThem) {
   EXPECT_EQ(make_train_options({}).preset, "bytes");
 }
 
+TEST(TrainOptions, ShortRunsHaveFewValidationsUnlessTheyAreAskedFor) {
+  const auto evals = [](const std::vector<Setting>& settings) {
+    return make_train_options(settings).evals;
+  };
+  EXPECT_EQ(evals({}), 6);
+  EXPECT_EQ(evals({{"steps", "600"}}), 6);
+  EXPECT_EQ(evals({{"steps", "150"}}), 3);
+  EXPECT_EQ(evals({{"steps", "5"}}), 1);
+  EXPECT_EQ(evals({{"minutes", "0.1"}}), 1);
+  EXPECT_EQ(evals({{"minutes", "1"}}), 2);
+  EXPECT_EQ(evals({{"minutes", "0.1"}, {"evals", "4"}}), 4);
+  EXPECT_EQ(evals({{"preset", "seed"}}), 0);
+}
+
 class EnvironmentSettings : public testing::Test {
  protected:
   EnvironmentSettings() { set(nullptr, nullptr); }

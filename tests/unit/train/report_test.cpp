@@ -115,6 +115,8 @@ TEST(Console, SummaryComparesWithTheTrigramTable) {
       .wait_seconds = 1,
       .reduce_seconds = 0.5,
       .optim_seconds = 0.5,
+      .validation_seconds = 3,
+      .sample_seconds = 1.5,
       .loss = 1.5,
       .peak_tensor_bytes = {1'000'000, 2'500'000},
       .validation_loss = 1.25,
@@ -130,6 +132,7 @@ TEST(Console, SummaryComparesWithTheTrigramTable) {
       "  waiting        1.00 s   25.0 %\n"
       "  reduction      0.50 s   12.5 %\n"
       "  optimizer      0.50 s   12.5 %\n"
+      "beside it: validation 3.0 s, sample 1.5 s\n"
       "validation loss 1.2500 nats per byte, below a trigram table's 1.7500 "
       "(bigram 2.5000)\n");
   summary.validation_loss = 1.75;
