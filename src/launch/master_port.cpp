@@ -5,7 +5,6 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -54,7 +53,9 @@ std::optional<SocketEntry> find_socket(int port) {
 
 std::string command_line(const fs::path& process) {
   std::ifstream file(process / "cmdline", std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::ostringstream bytes; // not by iterators: they throw if it ends meanwhile
+  bytes << file.rdbuf();
+  std::string text = bytes.str();
   std::replace(text.begin(), text.end(), '\0', ' ');
   std::replace(text.begin(), text.end(), '\n', ' ');
   while (text.ends_with(' ')) {

@@ -11,7 +11,7 @@
 
 #include "support/comm_ranks.h"
 
-namespace fsdp::test {
+namespace fsdp::testing {
 
 struct ConformanceWorld {
   int size = 1;
@@ -51,24 +51,26 @@ inline std::string world_name(
   return std::to_string(info.param.size) + "Ranks";
 }
 
-} // namespace fsdp::test
+} // namespace fsdp::testing
 
 #define FSDP_INSTANTIATE_COMM_CONFORMANCE(prefix, ...)                         \
   INSTANTIATE_TEST_SUITE_P(                                                    \
       prefix,                                                                  \
       CommData,                                                                \
-      ::testing::ValuesIn(::fsdp::test::worlds(__VA_ARGS__, {1, 2, 3, 4, 8})), \
-      ::fsdp::test::world_name);                                               \
+      ::testing::ValuesIn(                                                     \
+          ::fsdp::testing::worlds(__VA_ARGS__, {1, 2, 3, 4, 8})),              \
+      ::fsdp::testing::world_name);                                            \
   INSTANTIATE_TEST_SUITE_P(                                                    \
       prefix,                                                                  \
       CommReduction,                                                           \
-      ::testing::ValuesIn(::fsdp::test::worlds(__VA_ARGS__, {1, 2, 3, 4, 8})), \
-      ::fsdp::test::world_name);                                               \
+      ::testing::ValuesIn(                                                     \
+          ::fsdp::testing::worlds(__VA_ARGS__, {1, 2, 3, 4, 8})),              \
+      ::fsdp::testing::world_name);                                            \
   INSTANTIATE_TEST_SUITE_P(                                                    \
       prefix,                                                                  \
       CommFailure,                                                             \
-      ::testing::ValuesIn(::fsdp::test::worlds(__VA_ARGS__, {2, 3, 4, 8})),    \
-      ::fsdp::test::world_name)
+      ::testing::ValuesIn(::fsdp::testing::worlds(__VA_ARGS__, {2, 3, 4, 8})), \
+      ::fsdp::testing::world_name)
 
 #include "support/comm_conformance_data.h"
 #include "support/comm_conformance_failures.h"

@@ -9,7 +9,7 @@
 #include "support/comm_conformance.h"
 #include "support/comm_conformance_reference.h"
 
-namespace fsdp::test {
+namespace fsdp::testing {
 
 constexpr DType kAllDTypes[] = {
     DType::kUInt8,
@@ -227,4 +227,4 @@ TEST_P(CommData, CountersTellWhatWasDone) {
   });
 }
 
-} // namespace fsdp::test
+} // namespace fsdp::testing

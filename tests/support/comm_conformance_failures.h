@@ -3,12 +3,13 @@
 // Included by comm_conformance.h.
 
 #include <latch>
+#include <mutex>
 #include <set>
 
 #include "support/comm_conformance.h"
 #include "support/comm_conformance_data.h"
 
-namespace fsdp::test {
+namespace fsdp::testing {
 
 inline void expect_sum_of_ranks(Communicator& comm) {
   std::int64_t sum = comm.rank() + 1;
@@ -286,4 +287,4 @@ TEST_P(CommFailure, ALateRankIsNamedByTheTimeout) {
   });
 }
 
-} // namespace fsdp::test
+} // namespace fsdp::testing

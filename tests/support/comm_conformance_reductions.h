@@ -9,7 +9,7 @@
 #include "support/comm_conformance_data.h"
 #include "support/comm_conformance_reference.h"
 
-namespace fsdp::test {
+namespace fsdp::testing {
 
 inline void expect_reduce_scatter(Communicator& comm, const ReductionCase& c) {
   const auto rank = static_cast<std::size_t>(comm.rank());
@@ -205,4 +205,4 @@ TEST_P(CommReduction, RefusesOtherDTypesByNameOnEveryRank) {
   });
 }
 
-} // namespace fsdp::test
+} // namespace fsdp::testing

@@ -14,7 +14,7 @@
 
 #include "comm/communicator.h"
 
-namespace fsdp::test {
+namespace fsdp::testing {
 
 using Counts = std::vector<std::int64_t>;
 using Bytes = std::vector<std::uint8_t>;
@@ -203,4 +203,4 @@ inline std::ostream& operator<<(std::ostream& out, const ReductionCase& c) {
              << ", " << total(c.counts) << " elements";
 }
 
-} // namespace fsdp::test
+} // namespace fsdp::testing

@@ -1,22 +1,19 @@
 #pragma once
 // Ranks as threads, each with its own Communicator.
 
-#include <gtest/gtest.h>
-
 #include <chrono>
 #include <exception>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <thread>
-#include <vector>
 
 #include "comm/backend.h"
 #include "comm/communicator.h"
+#include "comm/rank_threads.h"
 #include "fsdp/error.h"
+#include "support/throws.h"
 
-namespace fsdp::test {
+namespace fsdp::testing {
 
 using RankBody = std::function<void(Communicator&)>;
 
@@ -33,40 +30,21 @@ inline RunWorld backend_on_threads(std::string name) {
       [name](
           int size, std::chrono::milliseconds timeout, const RankBody& body) {
         const auto store = std::make_shared<MemoryStore>();
-        std::mutex mutex;
-        std::exception_ptr first;
-        std::vector<std::thread> threads;
-        for (int rank = 0; rank < size; ++rank) {
-          threads.emplace_back([&, rank] {
-            std::unique_ptr<Communicator> communicator;
-            try {
-              BackendArgs args;
-              args.store = store;
-              args.rank = rank;
-              args.size = size;
-              args.timeout = timeout;
-              args.group_name = "world";
-              communicator = make_communicator(name, args);
-              body(*communicator);
-            } catch (const std::exception& error) {
-              {
-                const std::lock_guard lock(mutex);
-                if (first == nullptr) {
-                  first = std::current_exception();
-                }
-              }
-              if (communicator != nullptr) {
-                communicator->fail(error.what());
-              }
-            }
-          });
-        }
-        for (std::thread& thread : threads) {
-          thread.join();
-        }
-        if (first != nullptr) {
-          std::rethrow_exception(first);
-        }
+        run_on_threads(size, [&](int rank) {
+          BackendArgs args;
+          args.store = store;
+          args.rank = rank;
+          args.size = size;
+          args.timeout = timeout;
+          args.group_name = "world";
+          const auto communicator = make_communicator(name, args);
+          try {
+            body(*communicator);
+          } catch (const std::exception& error) {
+            communicator->fail(error.what());
+            throw;
+          }
+        });
       };
 }
 
@@ -74,20 +52,4 @@ inline std::string rank_text(int rank) {
   return "[rank " + std::to_string(rank) + "] ";
 }
 
-/// The text of the `Expected` error that `action` throws; a test failure, and
-/// an empty text, if it throws none or another.
-template <class Expected, class Action>
-std::string thrown_text(Action action) {
-  try {
-    action();
-  } catch (const Expected& error) {
-    return error.what();
-  } catch (const std::exception& error) {
-    ADD_FAILURE() << "threw another error: " << error.what();
-    return "";
-  }
-  ADD_FAILURE() << "threw nothing";
-  return "";
-}
-
-} // namespace fsdp::test
+} // namespace fsdp::testing

@@ -10,7 +10,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
@@ -24,7 +23,9 @@ namespace fsdp::testing {
 /// The whole of a (small or /proc) file; empty if it cannot be read.
 inline std::string read_text(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
+  std::ostringstream text; // iterators throw if a process ends meanwhile
+  text << file.rdbuf();
+  return text.str();
 }
 
 inline std::vector<pid_t> all_processes() {

@@ -5,9 +5,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <exception>
-#include <mutex>
 #include <optional>
-#include <thread>
 #include <utility>
 
 #include "comm/backend.h"
@@ -16,6 +14,7 @@
 #include "comm/c10d/job_store.h"
 #include "comm/communicator.h"
 #include "comm/error_text.h"
+#include "comm/rank_threads.h"
 #include "core/hash.h"
 #include "core/parse_int.h"
 #include "env/environment.h"
@@ -206,52 +205,25 @@ LaunchEnvironment from_options(const InitOptions& options) {
   return env;
 }
 
-/// Keeps the exception to rethrow: of the rank that failed by itself first, not
-/// of one that was told of it, whoever unwound faster.
-class FirstFailure {
- public:
-  void record(std::exception_ptr exception, bool told_by_peer) {
-    const std::lock_guard lock(mutex_);
-    std::exception_ptr& slot = told_by_peer ? consequence_ : cause_;
-    if (!slot) {
-      slot = std::move(exception);
-    }
-  }
-
-  void rethrow() const {
-    if (cause_ || consequence_) {
-      std::rethrow_exception(cause_ ? cause_ : consequence_);
-    }
-  }
-
- private:
-  std::mutex mutex_;
-  std::exception_ptr cause_;
-  std::exception_ptr consequence_;
-};
-
+/// Tells the others before it throws on.
 void run_rank(
     const std::shared_ptr<ProcessGroup::Impl>& impl,
     int rank,
     const std::function<void(ProcessGroup)>& body,
-    Millis timeout,
-    FirstFailure& failure) {
-  const auto failed = [&](const char* what, bool told_by_peer) {
-    failure.record(std::current_exception(), told_by_peer);
+    Millis timeout) {
+  const auto tell_others = [&](const char* what) {
     if (impl->communicator) {
       impl->fail_everywhere(what);
     }
   };
   try {
     body(finish_group(impl, rank, timeout));
-  } catch (const PeerError& error) {
-    failed(error.what(), true);
-  } catch (const PeerDiedError& error) {
-    failed(error.what(), true);
   } catch (const std::exception& error) {
-    failed(error.what(), false);
+    tell_others(error.what());
+    throw;
   } catch (...) {
-    failed("an exception that is no std::exception", false);
+    tell_others("an exception that is no std::exception");
+    throw;
   }
 }
 
@@ -416,22 +388,13 @@ void run_ranks(
         "leave them unset");
   }
   const auto store = std::make_shared<MemoryStore>();
-  FirstFailure failure;
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank] {
-      run_rank(
-          new_world(store, size, options.backend, ""),
-          rank,
-          body,
-          options.timeout,
-          failure);
-    });
-  }
-  for (std::thread& thread : threads) {
-    thread.join();
-  }
-  failure.rethrow();
+  run_on_threads(size, [&](int rank) {
+    run_rank(
+        new_world(store, size, options.backend, ""),
+        rank,
+        body,
+        options.timeout);
+  });
 }
 
 } // namespace fsdp

@@ -4,6 +4,7 @@
 
 #include "comm/communicator.h"
 #include "fsdp/error.h"
+#include "support/throws.h"
 
 namespace fsdp {
 namespace {
@@ -12,13 +13,7 @@ using ::testing::ElementsAre;
 
 template <class Action>
 std::string refusal(Action action) {
-  try {
-    action();
-  } catch (const UsageError& error) {
-    return error.what();
-  }
-  ADD_FAILURE() << "threw nothing";
-  return "";
+  return testing::thrown_text<UsageError>(action);
 }
 
 int sum_of_ranks(const ProcessGroup& group, int rank) {

@@ -16,32 +16,20 @@
 #include "fsdp/error.h"
 #include "comm/communicator.h"
 #include "fsdp/process_group.h"
+#include "support/throws.h"
 
 namespace fsdp {
 namespace {
 
 using namespace std::chrono_literals;
 using ::testing::HasSubstr;
+using testing::thrown_text;
 
 void run_gloo(
     int size,
     const std::function<void(ProcessGroup)>& body,
     std::chrono::milliseconds timeout = 30s) {
   run_ranks(size, body, {.backend = "gloo", .timeout = timeout});
-}
-
-template <class Expected, class Action>
-std::string text_of(Action action) {
-  try {
-    action();
-  } catch (const Expected& error) {
-    return error.what();
-  } catch (const std::exception& error) {
-    ADD_FAILURE() << "threw another error: " << error.what();
-    return "";
-  }
-  ADD_FAILURE() << "threw nothing";
-  return "";
 }
 
 std::string prefix(const ProcessGroup& group) {
@@ -140,7 +128,7 @@ TEST(GlooWork, OutlivesItsGroup) {
     }
   });
   EXPECT_EQ(
-      text_of<CommError>([&] { gathers[0]->work->wait(); }),
+      thrown_text<CommError>([&] { gathers[0]->work->wait(); }),
       "[rank 0] group 'world' was destroyed before the call was over");
 }
 
@@ -160,7 +148,7 @@ TEST(GlooFailure, EndsTheCallsThatPeersHaveIssuedBeforehand) {
       gathers[0].expect_result(1.0f);
       for (std::size_t i = 1; i < gathers.size(); ++i) {
         EXPECT_EQ(
-            text_of<PeerError>([&] { gathers[i].work->wait(); }),
+            thrown_text<PeerError>([&] { gathers[i].work->wait(); }),
             prefix(world) + "rank 1 failed: out of tokens");
         EXPECT_EQ(comm.epoch(), 1u);
       }
@@ -181,7 +169,7 @@ TEST(GlooFailure, OvertakesTheCallsThatAreQueued) {
       }
       world.communicator().fail("unit 'layers.2': nan");
       EXPECT_EQ(
-          text_of<PeerError>([&] { gathers[3].work->wait(); }),
+          thrown_text<PeerError>([&] { gathers[3].work->wait(); }),
           "[rank 0] this rank failed before the call was made: unit "
           "'layers.2': nan");
       failed.count_down();
@@ -189,7 +177,7 @@ TEST(GlooFailure, OvertakesTheCallsThatAreQueued) {
     } else {
       failed.wait();
       EXPECT_EQ(
-          text_of<PeerError>([&] {
+          thrown_text<PeerError>([&] {
             for (int i = 0; i < 4; ++i) {
               Gather(world, 1000, static_cast<float>(i)).work->wait();
             }
@@ -209,7 +197,7 @@ TEST(GlooFailure, OfTwoRanksAtOnceCountsOnceEvenIfOneHadNotHeard) {
         Gather unheard(world, 1000, 1.0f); // rank 2 comes late, or never
         comm.fail("failure of " + std::to_string(world.rank()));
       } else {
-        const std::string text = text_of<PeerError>([&] {
+        const std::string text = thrown_text<PeerError>([&] {
           Gather(world, 1000, 1.0f).work->wait();
           Gather(world, 1000, 1.0f).work->wait();
         });
@@ -236,7 +224,7 @@ TEST(GlooFailure, OfTheRankThatFailedFirstIsQuotedByAll) {
     } else {
       second.wait();
       EXPECT_EQ(
-          text_of<PeerError>([&] { world.barrier("the next step"); }),
+          thrown_text<PeerError>([&] { world.barrier("the next step"); }),
           prefix(world) + "rank 2 failed: the cause");
     }
     EXPECT_EQ(comm.epoch(), 1u);
@@ -255,10 +243,10 @@ TEST(GlooFailure, IsHeardAfterTheRankHasGone) {
     }
     gone.wait();
     EXPECT_EQ(
-        text_of<PeerError>([&] { world.barrier("the next step"); }),
+        thrown_text<PeerError>([&] { world.barrier("the next step"); }),
         "[rank 0] rank 1 failed: the disk is full");
     EXPECT_EQ(
-        text_of<PeerDiedError>([&] { world.barrier("the next step"); }),
+        thrown_text<PeerDiedError>([&] { world.barrier("the next step"); }),
         "[rank 0] rank 1 has left the group, and is waited for in barrier for "
         "'the next step'; see its last output, and start the job again");
   });
@@ -274,7 +262,7 @@ TEST(GlooDeadline, IsToldToTheLateRank) {
           timed_out.wait();
           meet(); // it has all that it needs: the others' requests
         }
-        const std::string text = text_of<TimeoutError>(meet);
+        const std::string text = thrown_text<TimeoutError>(meet);
         EXPECT_EQ(
             text,
             prefix(world) +
@@ -284,7 +272,7 @@ TEST(GlooDeadline, IsToldToTheLateRank) {
         if (world.rank() != 1) {
           timed_out.count_down();
         }
-        EXPECT_EQ(text_of<TimeoutError>(meet), text);
+        EXPECT_EQ(thrown_text<TimeoutError>(meet), text);
       },
       500ms);
 }

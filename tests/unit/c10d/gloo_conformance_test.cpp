@@ -1,7 +1,7 @@
 #include "comm/c10d/gloo_backend.h"
 #include "support/comm_conformance.h"
 
-namespace fsdp::test {
+namespace fsdp::testing {
 namespace {
 
 RunWorld gloo_on_threads() {
@@ -12,4 +12,4 @@ RunWorld gloo_on_threads() {
 FSDP_INSTANTIATE_COMM_CONFORMANCE(Gloo, gloo_on_threads());
 
 } // namespace
-} // namespace fsdp::test
+} // namespace fsdp::testing

@@ -12,26 +12,14 @@
 
 #include "comm/communicator.h"
 #include "fsdp/error.h"
+#include "support/throws.h"
 
 namespace fsdp {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-template <class Expected, class Action>
-std::string text_of(Action action) {
-  try {
-    action();
-  } catch (const Expected& error) {
-    return error.what();
-  } catch (const std::exception& error) {
-    ADD_FAILURE() << "threw another error: " << error.what();
-    return "";
-  }
-  ADD_FAILURE() << "threw nothing";
-  return "";
-}
+using testing::thrown_text;
 
 std::int64_t sum_of(const ProcessGroup& group, std::int64_t value) {
   group.communicator().all_reduce(
@@ -83,7 +71,8 @@ TEST_P(RunRanks, ThrowsWhatTheFailingRankThrewAndTellsTheOthers) {
       }
     };
     EXPECT_EQ(
-        text_of<std::domain_error>([&] { run_ranks(size, body, options()); }),
+        thrown_text<std::domain_error>(
+            [&] { run_ranks(size, body, options()); }),
         "no such token: 300");
     EXPECT_EQ(told.size(), static_cast<std::size_t>(size - 1));
     for (const std::string& text : told) {
@@ -115,7 +104,7 @@ TEST_P(RunRanks, AFailureReachesRanksThatWaitInASubGroup) {
     }
   };
   EXPECT_EQ(
-      text_of<std::runtime_error>([&] { run_ranks(4, body, options()); }),
+      thrown_text<std::runtime_error>([&] { run_ranks(4, body, options()); }),
       "broken");
   EXPECT_EQ(num_told, 3);
 }
@@ -187,13 +176,13 @@ TEST_P(RunRanks, SplitsThatDisagreeAreNamedOnEveryRank) {
         const std::vector<int> members =
             world.rank() == 1 ? std::vector<int>{1} : std::vector<int>{0, 1, 2};
         EXPECT_EQ(
-            text_of<MismatchError>([&] { world.split(members, "group"); }),
+            thrown_text<MismatchError>([&] { world.split(members, "group"); }),
             "[rank " + std::to_string(world.rank()) +
                 "] split: ranks 0 and 1 named different members or names of "
                 "the sub-group that holds both; give the same on every member");
         const std::string name = world.rank() == 2 ? "b" : "a";
         EXPECT_THAT(
-            text_of<MismatchError>([&] { world.split({0, 1, 2}, name); }),
+            thrown_text<MismatchError>([&] { world.split({0, 1, 2}, name); }),
             HasSubstr("ranks 0 and 2 named different members or names"));
         EXPECT_EQ(sum_of(world, 1), 3);
       },
@@ -212,7 +201,7 @@ TEST_P(RunRanks, ALateRankIsNamedWithTheDeadline) {
           return;
         }
         EXPECT_THAT(
-            text_of<TimeoutError>([&] { world.barrier("the last step"); }),
+            thrown_text<TimeoutError>([&] { world.barrier("the last step"); }),
             HasSubstr(
                 "[rank 0] timed out after 400 ms in barrier for 'the "
                 "last step': rank 1 had not come"));
@@ -234,17 +223,17 @@ TEST(Split, RefusesMembersThatCannotFormAGroup) {
     const std::string end =
         "; give ranks of this group in ascending order, this rank among them";
     EXPECT_EQ(
-        text_of<UsageError>([&] { world.split({0, 3}, "g"); }),
+        thrown_text<UsageError>([&] { world.split({0, 3}, "g"); }),
         start + "rank 3 is not in a group of 3" + end);
     EXPECT_EQ(
-        text_of<UsageError>([&] { world.split({1, 0, 2}, "g"); }),
+        thrown_text<UsageError>([&] { world.split({1, 0, 2}, "g"); }),
         start + "rank 0 comes after rank 1" + end);
     EXPECT_EQ(
-        text_of<UsageError>([&] { world.split({0, 1, 1, 2}, "g"); }),
+        thrown_text<UsageError>([&] { world.split({0, 1, 1, 2}, "g"); }),
         start + "rank 1 comes after rank 1" + end);
     const int other = (world.rank() + 1) % 3;
     EXPECT_EQ(
-        text_of<UsageError>([&] { world.split({other}, "g"); }),
+        thrown_text<UsageError>([&] { world.split({other}, "g"); }),
         start + "rank " + std::to_string(world.rank()) + " is not a member" +
             end);
     EXPECT_EQ(sum_of(world, 1), 3);
@@ -254,22 +243,22 @@ TEST(Split, RefusesMembersThatCannotFormAGroup) {
 TEST(RunRanksOptions, RefusesWhatHasNoMeaningForThreads) {
   const auto body = [](ProcessGroup) {};
   EXPECT_EQ(
-      text_of<UsageError>([&] { run_ranks(0, body); }),
+      thrown_text<UsageError>([&] { run_ranks(0, body); }),
       "run_ranks: size is 0; expected 1 or more");
   EXPECT_EQ(
-      text_of<UsageError>(
+      thrown_text<UsageError>(
           [&] { run_ranks(2, body, {.backend = "inproc", .rank = 0}); }),
       "run_ranks: rank, world_size and master have no meaning for threads; "
       "leave them unset");
   EXPECT_EQ(
-      text_of<ConfigError>([&] { run_ranks(1, body, {.backend = "mpi"}); }),
+      thrown_text<ConfigError>([&] { run_ranks(1, body, {.backend = "mpi"}); }),
       "[rank 0] unknown backend 'mpi'; the backends are auto, self, inproc, "
       "shm, gloo");
 }
 
 TEST(InitOptions, RefusesWhatNamesNoPlaceInAJob) {
   const auto refusal = [](const InitOptions& options) {
-    return text_of<ConfigError>([&] { init_process_group(options); });
+    return thrown_text<ConfigError>([&] { init_process_group(options); });
   };
   EXPECT_EQ(
       refusal({.rank = 1}),

@@ -7,10 +7,12 @@
 
 #include <atomic>
 #include <latch>
+#include <thread>
 
+#include "fsdp/error.h"
 #include "support/comm_ranks.h"
 
-namespace fsdp::test {
+namespace fsdp::testing {
 namespace {
 
 using ::testing::EndsWith;
@@ -468,4 +470,4 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& backend) { return backend.param; });
 
 } // namespace
-} // namespace fsdp::test
+} // namespace fsdp::testing

@@ -22,7 +22,7 @@ extern "C" const char* __tsan_default_options() {
   return "handle_segv=0";
 }
 
-namespace fsdp::test {
+namespace fsdp::testing {
 namespace {
 
 using ::testing::AllOf;
@@ -499,4 +499,4 @@ TEST(FaultHandler, ASignalThatIsSentStillEndsTheProcess) {
 }
 
 } // namespace
-} // namespace fsdp::test
+} // namespace fsdp::testing

@@ -25,7 +25,7 @@
 #include "comm/store.h"
 #include "fsdp/error.h"
 
-namespace fsdp::test {
+namespace fsdp::testing {
 
 inline std::string read_whole(const std::filesystem::path& path) {
   std::ifstream file(path);
@@ -155,4 +155,4 @@ inline std::vector<RankEnd> run_processes(
   return ends;
 }
 
-} // namespace fsdp::test
+} // namespace fsdp::testing

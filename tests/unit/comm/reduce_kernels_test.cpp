@@ -9,7 +9,7 @@
 #include "fsdp/error.h"
 #include "support/comm_conformance_reference.h"
 
-namespace fsdp::test {
+namespace fsdp::testing {
 namespace {
 
 using ::testing::ElementsAre;
@@ -192,4 +192,4 @@ TEST(ReduceKernels, KeepFloat16SubnormalsWhenTheThreadFlushesToZero) {
 }
 
 } // namespace
-} // namespace fsdp::test
+} // namespace fsdp::testing

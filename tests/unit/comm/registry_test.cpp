@@ -15,7 +15,7 @@
 #include "support/comm_ranks.h"
 #include "unit/comm/process_ranks.h"
 
-namespace fsdp::test {
+namespace fsdp::testing {
 namespace {
 
 using ::testing::ElementsAre;
@@ -223,4 +223,4 @@ TEST(AvailableMemory, IsKnownOnThisMachine) {
 }
 
 } // namespace
-} // namespace fsdp::test
+} // namespace fsdp::testing

@@ -4,7 +4,6 @@
 
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
-#include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/linear.h>
@@ -19,6 +18,7 @@
 #include "fsdp/fully_shard.h"
 #include "fsdp/hooked.h"
 #include "support/ranks.h"
+#include "support/throws.h"
 
 namespace fsdp::testing {
 
@@ -50,23 +50,6 @@ inline std::vector<std::tuple<std::string, int>> all_ranks() {
 }
 inline std::vector<std::tuple<std::string, int>> two_engines(int size) {
   return {{"inproc", size}, {"gloo", size}};
-}
-
-/// The text of the E that `call` throws.
-template <typename E, typename Call>
-std::string thrown_text(Call&& call) {
-  try {
-    call();
-  } catch (const E& error) {
-    if constexpr (std::is_same_v<E, c10::Error>) {
-      return error.what_without_backtrace();
-    } else {
-      return error.what();
-    }
-  } catch (const std::exception& error) {
-    return std::string("(another type of exception) ") + error.what();
-  }
-  return "(nothing thrown)";
 }
 
 /// V4: one parameter, weight * x.

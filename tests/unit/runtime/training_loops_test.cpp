@@ -2,6 +2,7 @@
 // every order, gives what the same program gives in one process.
 
 #include <c10/core/InferenceMode.h>
+#include <c10/util/Exception.h>
 #include <torch/optim/sgd.h>
 
 #include <functional>

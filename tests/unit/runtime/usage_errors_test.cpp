@@ -1,5 +1,6 @@
 // The exact texts of what cannot work, and that nothing was changed by it.
 
+#include <c10/util/Exception.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/conv.h>
