@@ -40,8 +40,8 @@ struct TrainSummary {
   double wait_seconds = 0;
   double reduce_seconds = 0;
   double optim_seconds = 0;
-  double validation_seconds = 0; ///< beside those of training
-  double sample_seconds = 0;     ///< the same
+  double validation_seconds = 0;               ///< beside those of training
+  double sample_seconds = 0;                   ///< the same
   double loss = 0;                             ///< of the last step
   std::vector<std::int64_t> peak_tensor_bytes; ///< by rank
   std::optional<double> validation_loss;       ///< the last one

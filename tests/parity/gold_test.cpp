@@ -31,8 +31,7 @@ const std::vector<Golden>& goldens() {
   static const std::vector<Golden> all{
       {"sgd",
        [](auto params) {
-         return std::make_unique<SGD>(
-             std::move(params), SGDOptions{.lr = 0.1});
+         return std::make_unique<SGD>(std::move(params), SGDOptions{.lr = 0.1});
        },
        0,
        {0.52115343, 0.50193406, 0.48512166, 0.46993964},
@@ -40,8 +39,7 @@ const std::vector<Golden>& goldens() {
        {0.27702562, 0.01188827, 0.21089376, 0.05134927}},
       {"sgd with clipping",
        [](auto params) {
-         return std::make_unique<SGD>(
-             std::move(params), SGDOptions{.lr = 0.1});
+         return std::make_unique<SGD>(std::move(params), SGDOptions{.lr = 0.1});
        },
        0.05,
        {0.52115343, 0.51893015, 0.51672447, 0.51453602},
@@ -59,8 +57,7 @@ const std::vector<Golden>& goldens() {
       {"adamw",
        [](auto params) {
          return std::make_unique<AdamW>(
-             std::move(params),
-             AdamWOptions{.lr = 0.01, .weight_decay = 0.1});
+             std::move(params), AdamWOptions{.lr = 0.01, .weight_decay = 0.1});
        },
        0,
        {0.52115343, 0.50220033, 0.48338853, 0.46480248},
@@ -76,9 +73,7 @@ double mean_over_ranks(const ProcessGroup& world, double value) {
 }
 
 void train_and_compare(
-    const Golden& golden,
-    const ProcessGroup& world,
-    bool one_unit) {
+    const Golden& golden, const ProcessGroup& world, bool one_unit) {
   Gold model;
   const auto mesh = testing::shard_mesh(world);
   if (!one_unit) {
@@ -91,8 +86,8 @@ void train_and_compare(
   for (std::size_t step = 0; step < 4; ++step) {
     const auto loss = at::mse_loss(model(rows.x), rows.y);
     loss.backward();
-    const double norm = clip_grad_norm_(
-        *model, golden.max_norm > 0 ? golden.max_norm : 1e9);
+    const double norm =
+        clip_grad_norm_(*model, golden.max_norm > 0 ? golden.max_norm : 1e9);
     optimizer->step();
     optimizer->zero_grad();
     EXPECT_NEAR(
@@ -107,7 +102,8 @@ void train_and_compare(
   }
 }
 
-class GoldOnRanks : public ::testing::TestWithParam<std::tuple<std::string, int>> {};
+class GoldOnRanks
+    : public ::testing::TestWithParam<std::tuple<std::string, int>> {};
 
 TEST_P(GoldOnRanks, GivesTheGoldenNumbers) {
   const auto& [backend, size] = GetParam();
@@ -132,7 +128,7 @@ INSTANTIATE_TEST_SUITE_P(
         ::testing::Values(1, 2, 3, 4, 6, 8)),
     [](const auto& ranks) {
       return std::get<0>(ranks.param) + "_" +
-          std::to_string(std::get<1>(ranks.param));
+             std::to_string(std::get<1>(ranks.param));
     });
 
 } // namespace

@@ -39,8 +39,9 @@ struct Tokens {
 
 Tokens tokens_of(const ModelShape& shape, int step) {
   const auto index = at::arange(kBatch * (kSeq + 1), at::kLong);
-  const auto all = ((index * index + 31 * index + 101 * step) % shape.vocab_size)
-                       .view({kBatch, kSeq + 1});
+  const auto all =
+      ((index * index + 31 * index + 101 * step) % shape.vocab_size)
+          .view({kBatch, kSeq + 1});
   return {all.slice(1, 0, kSeq), all.slice(1, 1).contiguous()};
 }
 
@@ -94,8 +95,7 @@ TrainRun train_rank(
     const ProcessGroup& world,
     const MixedPrecisionPolicy& policy) {
   const auto model = make_model(shape, kSeed);
-  shard_model(
-      model, {.mesh = testing::shard_mesh(world), .mp_policy = policy});
+  shard_model(model, {.mesh = testing::shard_mesh(world), .mp_policy = policy});
   AdamW optimizer(model.module->parameters(), {.lr = kLr});
   const std::int64_t share = kBatch / world.size();
   TrainRun run;
@@ -150,8 +150,7 @@ void expect_bit_equal(const TrainRun& a, const TrainRun& b) {
 void expect_parity(const TrainRun& run, const TrainRun& reference) {
   ASSERT_EQ(run.losses.size(), reference.losses.size());
   for (std::size_t step = 0; step < run.losses.size(); ++step) {
-    EXPECT_NEAR(
-        run.losses[step] / reference.losses[step], 1.0, 5e-6)
+    EXPECT_NEAR(run.losses[step] / reference.losses[step], 1.0, 5e-6)
         << "loss of step " << step;
     EXPECT_NEAR(run.norms[step] / reference.norms[step], 1.0, 1e-5)
         << "norm of step " << step;
@@ -213,7 +212,7 @@ using Case = std::tuple<std::string, std::string, int>;
 
 std::string name_of_case(const ::testing::TestParamInfo<Case>& info) {
   return std::get<0>(info.param) + "_" + std::get<1>(info.param) + "_" +
-      std::to_string(std::get<2>(info.param));
+         std::to_string(std::get<2>(info.param));
 }
 
 class OneProcessParity : public ::testing::TestWithParam<Case> {};

@@ -23,14 +23,13 @@ inline void fill_with_sines(torch::nn::Module& module, double scale = 0.1) {
 
 struct GoldImpl : torch::nn::Module {
   GoldImpl()
-      : first(register_module("first", HookedHolder<torch::nn::LinearImpl>(3, 5))),
-        second(
-            register_module("second", HookedHolder<torch::nn::LinearImpl>(5, 2))) {
+      : first(register_module(
+            "first", HookedHolder<torch::nn::LinearImpl>(3, 5))),
+        second(register_module(
+            "second", HookedHolder<torch::nn::LinearImpl>(5, 2))) {
     fill_with_sines(*this);
   }
-  at::Tensor forward(const at::Tensor& x) {
-    return second(at::tanh(first(x)));
-  }
+  at::Tensor forward(const at::Tensor& x) { return second(at::tanh(first(x))); }
   HookedHolder<torch::nn::LinearImpl> first;
   HookedHolder<torch::nn::LinearImpl> second;
 };

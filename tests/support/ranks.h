@@ -4,8 +4,8 @@
 #include <functional>
 #include <string>
 
-#include "fsdp/device_mesh.h"
 #include "comm/communicator.h"
+#include "fsdp/device_mesh.h"
 #include "fsdp/process_group.h"
 
 namespace fsdp::testing {

@@ -199,7 +199,7 @@ void print_megabytes(int megabytes) {
 }
 
 void wait_for_file(const std::string& path) {
-  struct stat status{};
+  struct stat status {};
   while (stat(path.c_str(), &status) != 0)
     std::this_thread::sleep_for(milliseconds(2));
 }

@@ -20,8 +20,8 @@
 #include <thread>
 #include <vector>
 
-#include "fsdp/error.h"
 #include "comm/communicator.h"
+#include "fsdp/error.h"
 #include "fsdp/process_group.h"
 
 // Every question to a resolver of this process comes through here. A reverse

@@ -212,9 +212,8 @@ int main(int, char** argv) {
         // From here on this is the main() of a rank.
         set_environment(rank, port, listener);
         alarm(30);
-        return way.body(
-            fsdp::init_process_group(
-                {.backend = backend, .timeout = std::chrono::seconds(20)}));
+        return way.body(fsdp::init_process_group(
+            {.backend = backend, .timeout = std::chrono::seconds(20)}));
       }
     }
     close(listener);

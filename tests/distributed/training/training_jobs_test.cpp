@@ -27,7 +27,7 @@ class TrainingJob : public ::testing::Test {
   void SetUp() override {
     shm_files_ = shared_memory_files();
     folder_ = std::filesystem::temp_directory_path() /
-        ("fsdp-jobs-" + std::to_string(getpid()));
+              ("fsdp-jobs-" + std::to_string(getpid()));
     std::filesystem::create_directories(folder_);
     std::ofstream text(text_file());
     for (int i = 0; i < 4000; ++i) {
@@ -63,7 +63,8 @@ class TrainingJob : public ::testing::Test {
         more);
   }
   static Arguments launch(const Arguments& flags, const Arguments& program) {
-    return joined(joined(joined({FSDP_PROGRAM, "run"}, flags), {"--"}), program);
+    return joined(
+        joined(joined({FSDP_PROGRAM, "run"}, flags), {"--"}), program);
   }
 
   /// The losses of a job's steps, as its log has them.
@@ -108,8 +109,7 @@ class KilledRank : public TrainingJob,
 
 TEST_P(KilledRank, EndsTheJobWithinSecondsAndIsNamed) {
   ChildProcess job(launch(
-      {"-n", "4"},
-      train({"--steps", "1000000", "--backend", GetParam()})));
+      {"-n", "4"}, train({"--steps", "1000000", "--backend", GetParam()})));
   ASSERT_TRUE(job.wait_for_output("step 1 ", 60s)) << job.err();
   const auto killed_at = SteadyClock::now();
   ASSERT_EQ(kill(rank_process(job, 2), SIGKILL), 0);

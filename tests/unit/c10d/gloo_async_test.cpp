@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "fsdp/error.h"
 #include "comm/communicator.h"
+#include "fsdp/error.h"
 #include "fsdp/process_group.h"
 #include "support/throws.h"
 

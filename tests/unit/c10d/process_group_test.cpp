@@ -182,7 +182,9 @@ TEST_P(RunRanks, SplitsThatDisagreeAreNamedOnEveryRank) {
                 "the sub-group that holds both; give the same on every member");
         const std::string name = world.rank() == 2 ? "b" : "a";
         EXPECT_THAT(
-            thrown_text<MismatchError>([&] { world.split({0, 1, 2}, name); }),
+            thrown_text<MismatchError>([&] {
+              world.split({0, 1, 2}, name);
+            }),
             HasSubstr("ranks 0 and 2 named different members or names"));
         EXPECT_EQ(sum_of(world, 1), 3);
       },
@@ -202,9 +204,8 @@ TEST_P(RunRanks, ALateRankIsNamedWithTheDeadline) {
         }
         EXPECT_THAT(
             thrown_text<TimeoutError>([&] { world.barrier("the last step"); }),
-            HasSubstr(
-                "[rank 0] timed out after 400 ms in barrier for 'the "
-                "last step': rank 1 had not come"));
+            HasSubstr("[rank 0] timed out after 400 ms in barrier for 'the "
+                      "last step': rank 1 had not come"));
         given_up.count_down();
       },
       short_wait);
@@ -223,13 +224,19 @@ TEST(Split, RefusesMembersThatCannotFormAGroup) {
     const std::string end =
         "; give ranks of this group in ascending order, this rank among them";
     EXPECT_EQ(
-        thrown_text<UsageError>([&] { world.split({0, 3}, "g"); }),
+        thrown_text<UsageError>([&] {
+          world.split({0, 3}, "g");
+        }),
         start + "rank 3 is not in a group of 3" + end);
     EXPECT_EQ(
-        thrown_text<UsageError>([&] { world.split({1, 0, 2}, "g"); }),
+        thrown_text<UsageError>([&] {
+          world.split({1, 0, 2}, "g");
+        }),
         start + "rank 0 comes after rank 1" + end);
     EXPECT_EQ(
-        thrown_text<UsageError>([&] { world.split({0, 1, 1, 2}, "g"); }),
+        thrown_text<UsageError>([&] {
+          world.split({0, 1, 1, 2}, "g");
+        }),
         start + "rank 1 comes after rank 1" + end);
     const int other = (world.rank() + 1) % 3;
     EXPECT_EQ(

@@ -20,9 +20,7 @@ class TensorCollectives : public ::testing::TestWithParam<const char*> {
 };
 
 INSTANTIATE_TEST_SUITE_P(
-    Backends,
-    TensorCollectives,
-    ::testing::Values("inproc", "gloo"));
+    Backends, TensorCollectives, ::testing::Values("inproc", "gloo"));
 
 TEST_P(TensorCollectives, ReduceInPlaceWhateverTheStrides) {
   for (const int size : {1, 2, 3}) {

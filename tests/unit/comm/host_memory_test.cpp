@@ -48,9 +48,8 @@ TEST(SharedRegion, RefusesMoreThanThereIsWithBothNumbers) {
       thrown_text<CommError>(
           [] { SharedRegion::create(std::size_t{1} << 50, "weights"); }),
       AllOf(
-          StartsWith(
-              "cannot share memory for 'weights': 1125899906842624 "
-              "bytes are wanted, "),
+          StartsWith("cannot share memory for 'weights': 1125899906842624 "
+                     "bytes are wanted, "),
           EndsWith("; use a smaller model, fewer ranks or a larger limit")));
 }
 
@@ -102,9 +101,8 @@ TEST_P(HostRanks, MustAllocateTheSame) {
         thrown_text<MismatchError>([&] {
           comm.host_memory()->allocate(comm.rank() == 0 ? 10u : 20u, "weights");
         }),
-        HasSubstr(
-            "rank 0 asks for allocate(10 bytes) for 'weights', rank 1 "
-            "for allocate(20 bytes) for 'weights'"));
+        HasSubstr("rank 0 asks for allocate(10 bytes) for 'weights', rank 1 "
+                  "for allocate(20 bytes) for 'weights'"));
   });
 }
 
@@ -413,9 +411,8 @@ TEST_P(HostRanks, NameBothRequestsWhenAMeetingMeetsAGradientMessage) {
             HasSubstr("for unit 'a'"),
             HasSubstr("for unit 'b'"),
             HasSubstr("rank 1"),
-            EndsWith(
-                "every rank must issue the same calls in the same "
-                "order")));
+            EndsWith("every rank must issue the same calls in the same "
+                     "order")));
     comm.barrier("after the mismatch");
   });
 }

@@ -96,9 +96,8 @@ TEST(ShmProcesses, GatherAndReduceAcrossProcesses) {
         sums.data(), 200'001, DType::kFloat64, ReduceOp::kSum, "s");
     comm->barrier("end");
     return std::string(comm->backend()) + ' ' +
-           std::to_string(
-               static_cast<long>(
-                   std::accumulate(all.begin(), all.end(), 0.0))) +
+           std::to_string(static_cast<long>(
+               std::accumulate(all.begin(), all.end(), 0.0))) +
            ' ' +
            std::to_string(
                std::accumulate(sums.begin(), sums.end(), 0.0) / 200'001);
@@ -351,9 +350,8 @@ TEST(ShmProcesses, AMissingRankIsNamedWhileJoining) {
       std::chrono::milliseconds(300));
   EXPECT_THAT(
       ends[0].result,
-      StartsWith(
-          "timed out after 300 ms waiting for rank 2 to join group "
-          "'world'"));
+      StartsWith("timed out after 300 ms waiting for rank 2 to join group "
+                 "'world'"));
 }
 
 TEST(ShmProcesses, AnAllocationBeyondTheMachineIsRefusedOnEveryRank) {
@@ -414,7 +412,7 @@ TEST(ShmProcesses, AWriteToAGatheredParameterEndsTheRankWithItsName) {
 
 TEST(FaultHandler, LeavesOtherFaultsToTheHandlerBeforeIt) {
   const auto ends = run_processes(1, [](const BackendArgs&) {
-    struct sigaction before{};
+    struct sigaction before {};
     before.sa_sigaction = [](int, siginfo_t*, void*) {
       [[maybe_unused]] const ssize_t n = write(2, "the one before\n", 15);
       _exit(55);
@@ -432,7 +430,7 @@ TEST(FaultHandler, LeavesOtherFaultsToTheHandlerBeforeIt) {
 
 TEST(FaultHandler, HandsItsOwnFaultsOnToo) {
   const auto ends = run_processes(1, [](const BackendArgs&) {
-    struct sigaction before{};
+    struct sigaction before {};
     before.sa_handler = [](int) { _exit(56); };
     sigaction(SIGSEGV, &before, nullptr);
     const auto region = SharedRegion::create(8192, "weights");

@@ -257,9 +257,8 @@ TEST(ClipGradNorm, SeesAnInfinityOfOneRankEverywhere) {
     }
     EXPECT_THAT(
         message_of([&] { clip_grad_norm_(*model, 0.1, 2.0, true); }),
-        ::testing::HasSubstr(
-            "norm is inf, expected a finite one; not finite "
-            "on rank 1; no gradient"));
+        ::testing::HasSubstr("norm is inf, expected a finite one; not finite "
+                             "on rank 1; no gradient"));
   });
 }
 

@@ -221,7 +221,9 @@ TEST(Optimizer, RefusesStateOfAnotherShapeOrDtype) {
 
 TEST(Optimizer, RefusesWhatIsNoParameter) {
   EXPECT_EQ(
-      usage_error_of([] { fsdp::AdamW({parameter({1}), Tensor()}); }),
+      usage_error_of([] {
+        fsdp::AdamW({parameter({1}), Tensor()});
+      }),
       "AdamW: parameter 1 is an undefined tensor, expected a parameter");
   EXPECT_EQ(
       usage_error_of([] { fsdp::Adam({at::ones({2}, at::kLong)}); }),

@@ -269,9 +269,8 @@ TEST(AdamW, StepsDtypesTogetherEachAsAlone) {
   fsdp::AdamW optimizer(together, {.lr = 0.01});
   std::vector<std::unique_ptr<fsdp::AdamW>> optimizers;
   for (const Tensor& parameter : alone) {
-    optimizers.push_back(
-        std::make_unique<fsdp::AdamW>(
-            std::vector<Tensor>{parameter}, fsdp::AdamWOptions{.lr = 0.01}));
+    optimizers.push_back(std::make_unique<fsdp::AdamW>(
+        std::vector<Tensor>{parameter}, fsdp::AdamWOptions{.lr = 0.01}));
   }
   for (int step = 0; step < 3; ++step) {
     set_gradients(together, step, always);

@@ -155,7 +155,9 @@ TEST(Entries, ThatFailOnOneRankAreToldToTheOthers) {
 /// backward.
 struct Checkpoint : torch::autograd::Function<Checkpoint> {
   static Tensor forward(
-      torch::autograd::AutogradContext* context, const Tensor& x, Block* block) {
+      torch::autograd::AutogradContext* context,
+      const Tensor& x,
+      Block* block) {
     context->save_for_backward({x});
     context->saved_data["block"] =
         static_cast<std::int64_t>(reinterpret_cast<std::intptr_t>(block));

@@ -69,9 +69,8 @@ TEST_P(MeanOverRanks, OfHalfNeitherOverflowsNorVanishes) {
         fully_shard(model, options);
         model(full(gradient, at::kHalf)).sum().backward();
         const Tensor grad = model->weight.grad().to(at::kFloat);
-        EXPECT_TRUE(
-            at::equal(
-                grad, full(gradient, at::kHalf, grad.numel()).to(at::kFloat)))
+        EXPECT_TRUE(at::equal(
+            grad, full(gradient, at::kHalf, grad.numel()).to(at::kFloat)))
             << grad;
       }
     }

@@ -1,7 +1,7 @@
 #include "fsdp/hooked.h"
 
-#include <gmock/gmock.h>
 #include <ATen/Functions.h>
+#include <gmock/gmock.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -77,8 +77,7 @@ FSDP_MODULE(InPlace);
 
 struct NestedImpl : torch::nn::Module {
   std::map<std::string, std::vector<Tensor>> forward(
-      std::unique_ptr<int> move_only,
-      const std::vector<Tensor>& xs) {
+      std::unique_ptr<int> move_only, const std::vector<Tensor>& xs) {
     if (!move_only) {
       throw std::runtime_error("no number");
     }

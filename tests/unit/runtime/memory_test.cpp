@@ -15,8 +15,8 @@
 
 #include "fsdp/error.h"
 
-// For the allocation that fails on purpose: AddressSanitizer ends the process by
-// default. Without it nobody calls this.
+// For the allocation that fails on purpose: AddressSanitizer ends the process
+// by default. Without it nobody calls this.
 extern "C" const char* __asan_default_options() {
   return "allocator_may_return_null=1";
 }
@@ -57,19 +57,13 @@ TEST(CountingAllocator, CountsTheBytesOfLivingTensors) {
 TEST(CountingAllocator, KeepsThePeakUntilItIsReset) {
   fsdp::install_counting_allocator();
   const at::Tensor kept = floats(100);
-  {
-    const at::Tensor dropped = floats(1000);
-  }
+  { const at::Tensor dropped = floats(1000); }
   EXPECT_EQ(fsdp::peak_tensor_bytes(), 4400);
-  {
-    const at::Tensor smaller = floats(200);
-  }
+  { const at::Tensor smaller = floats(200); }
   EXPECT_EQ(fsdp::peak_tensor_bytes(), 4400);
   fsdp::reset_peak_tensor_bytes();
   EXPECT_EQ(fsdp::peak_tensor_bytes(), 400);
-  {
-    const at::Tensor smaller = floats(200);
-  }
+  { const at::Tensor smaller = floats(200); }
   EXPECT_EQ(fsdp::peak_tensor_bytes(), 1200);
 }
 

@@ -161,13 +161,12 @@ inline void expect_grads_of(
     ASSERT_EQ(param.grad().defined(), expected.defined()) << info.name;
     if (expected.defined()) {
       ASSERT_EQ(param.grad().sizes(), param.sizes()) << info.name;
-      EXPECT_TRUE(
-          at::allclose(
-              param.grad(),
-              expected.narrow(0, info.row_begin, info.num_rows)
-                  .to(param.scalar_type()),
-              tolerance,
-              tolerance))
+      EXPECT_TRUE(at::allclose(
+          param.grad(),
+          expected.narrow(0, info.row_begin, info.num_rows)
+              .to(param.scalar_type()),
+          tolerance,
+          tolerance))
           << info.name << "\n"
           << param.grad() << "\nexpected\n"
           << expected;

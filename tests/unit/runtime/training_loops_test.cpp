@@ -145,9 +145,8 @@ TEST(Optimizers, MayBeBuiltBeforeShardingOrAfterAForward) {
               }
               loss.backward();
               step();
-              EXPECT_TRUE(
-                  at::allclose(
-                      full_parameters(*model)[0].second, at::full({8}, 0.9)))
+              EXPECT_TRUE(at::allclose(
+                  full_parameters(*model)[0].second, at::full({8}, 0.9)))
                   << order << of_libtorch;
             },
             backend);
@@ -249,10 +248,9 @@ TEST(Loops, ParametersThatOutliveTheModelAreShards) {
             weight = model->weight;
             EXPECT_EQ(weight.numel(), 4);
           }
-          EXPECT_TRUE(
-              at::equal(
-                  weight,
-                  at::arange(4, at::kFloat).narrow(0, 2 * world.rank(), 2)));
+          EXPECT_TRUE(at::equal(
+              weight,
+              at::arange(4, at::kFloat).narrow(0, 2 * world.rank(), 2)));
           world.barrier();
         },
         backend);

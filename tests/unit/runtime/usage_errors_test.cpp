@@ -388,7 +388,9 @@ TEST(Parameters, ReadWhileNotGatheredSayWhich) {
             for (const auto& read : std::vector<std::function<void()>>{
                      [&] { at::sum(model->leaked); },
                      [&] { model->leaked.clone(); },
-                     [&] { at::mm(at::ones({1, 2}), model->leaked); }}) {
+                     [&] {
+                       at::mm(at::ones({1, 2}), model->leaked);
+                     }}) {
               EXPECT_EQ(
                   thrown_text<c10::Error>(read), not_gathered(world, "weight"));
             }
