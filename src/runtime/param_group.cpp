@@ -16,6 +16,14 @@ void ParamGroup::lay_out() {
   }
 }
 
+std::int64_t ParamGroup::numel() const {
+  std::int64_t total = 0;
+  for (const auto& param : params) {
+    total += param->full_numel();
+  }
+  return total;
+}
+
 std::string ParamGroup::describe() const {
   return unit.empty() ? "the root unit" : "unit '" + unit + "'";
 }

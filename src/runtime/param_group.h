@@ -32,6 +32,7 @@ struct ParamGroup {
   /// Fills offsets and gathered_bytes from the parameters' compute dtypes; each
   /// parameter begins at a multiple of 64 bytes.
   void lay_out();
+  std::int64_t numel() const; ///< of all parameters, over all ranks
   std::string describe() const;
 };
 

@@ -180,7 +180,7 @@ void SharedMemoryEngine::start_reduce(ParamGroup& group) {
       {.meeting = Meeting::kGradients,
        .dtype = to_dtype(types.wire),
        .op = ReduceOp::kAvg,
-       .numel = static_cast<std::int64_t>(group.params.size()),
+       .numel = group.numel(),
        .subject = group.describe()});
   posted_.push_back({&group, number, place, types});
   group.has_unreduced_backward = false;

@@ -452,8 +452,8 @@ TEST(Mismatches, OfTheOrderOfUnitsAreNamed) {
         }
         probes_loss(model, batch_of(world.rank(), 2)).backward();
       },
-      {{"gradients(avg, float64, 4 elements) for unit 'blocks.2'",
-        "gradients(avg, float64, 4 elements) for unit 'blocks.1'"}},
+      {{"gradients(avg, float64, 84 elements) for unit 'blocks.2'",
+        "gradients(avg, float64, 84 elements) for unit 'blocks.1'"}},
       {"all_gather(uint8, 672 elements) for unit 'blocks.2'",
        "all_gather(uint8, 672 elements) for unit 'blocks.1'"});
 }
@@ -492,9 +492,9 @@ TEST(Mismatches, OfAnExtraForwardAreNamed) {
         }
         loss.backward();
       },
-      {{"gradients(avg, float64, 4 elements) for unit 'blocks.2'",
+      {{"gradients(avg, float64, 84 elements) for unit 'blocks.2'",
         "forward(with grad) for 'the root unit'"},
-       {"gradients(avg, float64, 4 elements) for unit 'blocks.1'",
+       {"gradients(avg, float64, 84 elements) for unit 'blocks.1'",
         "forward(with grad) for 'the root unit'"}},
       {"all_gather(uint8, 672 elements) for unit 'blocks.2'",
        "forward(with grad) for 'the root unit'"});
@@ -513,9 +513,9 @@ TEST(Mismatches, OfASkippedBackwardAreNamed) {
           }
         }
       },
-      {{"gradients(avg, float64, 4 elements) for unit 'blocks.2'",
+      {{"gradients(avg, float64, 84 elements) for unit 'blocks.2'",
         "forward(with grad) for 'the root unit'"},
-       {"gradients(avg, float64, 4 elements) for unit 'blocks.1'",
+       {"gradients(avg, float64, 84 elements) for unit 'blocks.1'",
         "forward(with grad) for 'the root unit'"}},
       {"all_gather(uint8, 672 elements) for unit 'blocks.2'",
        "forward(with grad) for 'the root unit'"});
