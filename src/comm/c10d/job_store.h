@@ -49,7 +49,7 @@ struct JobStoreArgs {
   /// Run the server in this process, or use the one that runs already.
   bool serve = false;
   /// A socket that listens on `port` already; stays the caller's. `serve` only.
-  std::optional<int> listen_fd;
+  std::optional<int> listen_fd = std::nullopt;
   std::chrono::milliseconds timeout{300'000}; ///< to reach the server
 };
 

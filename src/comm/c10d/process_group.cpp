@@ -112,7 +112,10 @@ class RollCall {
     store_.set(here(env_.rank), kPresent);
     std::vector<int> missing;
     for (int r = 0; r < env_.world_size; ++r) {
-      if (!came(here(r), time_left(deadline), kPresent)) {
+      // Once one is late, the store must still be heard of the others.
+      const auto until =
+          missing.empty() ? deadline : deadline + kTimeForAnswers;
+      if (!came(here(r), time_left(until), kPresent)) {
         missing.push_back(r);
       }
     }
@@ -132,6 +135,7 @@ class RollCall {
   }
 
  private:
+  static constexpr Millis kTimeForAnswers{1000};
   static constexpr const char* kPresent = "present";
   static constexpr const char* kAbsent = "absent";
 
@@ -147,7 +151,7 @@ class RollCall {
   }
 
   void give_verdict(const std::vector<int>& missing) {
-    const auto deadline = Clock::now() + Millis(1000);
+    const auto deadline = Clock::now() + kTimeForAnswers;
     for (const int r : missing) {
       store_.set(here(r), kAbsent);
     }
