@@ -46,8 +46,10 @@ struct FullyShardOptions {
 /// dropped. Each rank keeps its own rows of its own model: build it with the
 /// same seed everywhere.
 ///
-/// The module must be an FSDP_MODULE (fsdp/hooked.h) or Hooked<...>. Throws
-/// UsageError, before anything is changed: module without hooks, applied twice,
+/// The module must be an FSDP_MODULE (fsdp/hooked.h) or Hooked<...>, and
+/// outlive the backwards of its losses. Throws, before anything is changed,
+/// MismatchError where the ranks' parameters differ in name, dtype, shape or in
+/// being frozen, and UsageError: null, module without hooks, applied twice,
 /// child after parent, a parameter with no dimension or not contiguous, or
 /// reachable from another unit, no mesh or one that is not 1-D.
 void fully_shard(
@@ -73,7 +75,9 @@ void reshard(torch::nn::Module& module);
 
 /// While false, backward keeps each rank's full gradients (in the reduce dtype)
 /// instead of reducing them; the next backward with true reduces the sum of
-/// all. For gradient accumulation. Every rank of the mesh calls it alike.
+/// all. For gradient accumulation. Every rank of the mesh calls it alike. What
+/// is kept is not in `.grad`: zero_grad() does not drop it, the next reduction
+/// takes it along.
 void set_requires_gradient_sync(
     torch::nn::Module& module,
     bool requires_gradient_sync,

@@ -34,6 +34,8 @@ std::string_view name_of(Meeting meeting) {
       return "backward_end";
     case Meeting::kSplit:
       return "split";
+    case Meeting::kFullyShard:
+      return "fully_shard";
   }
   return "unknown";
 }
@@ -78,6 +80,7 @@ std::string arguments(const Request& request) {
     case Meeting::kUnshard:
     case Meeting::kBackwardEnd:
     case Meeting::kSplit:
+    case Meeting::kFullyShard:
       break;
   }
   return request.numel == 0 ? "" : elements(request.dtype, request.numel);

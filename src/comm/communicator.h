@@ -48,6 +48,7 @@ enum class Meeting : std::uint8_t {
   kGradients,   ///< a unit's gradients are ready
   kBackwardEnd, ///< a backward has ended
   kSplit,       ///< a sub-group is made
+  kFullyShard,  ///< parameters are about to be sharded
 };
 
 std::string_view name_of(Meeting meeting);
@@ -59,6 +60,7 @@ struct Request {
   ReduceOp op = ReduceOp::kSum;
   bool grad_enabled = false; ///< kForward: the grad mode
   std::int32_t root = 0;     ///< kBroadcast: the source rank
+  std::uint32_t tree = 0;    ///< which sharded model it is for; 0: none
   std::int64_t numel = 0;    ///< elements over all ranks
   /// Whom it is for: the unit, parameter or caller; truncated to 119 bytes.
   std::string subject;

@@ -12,8 +12,17 @@ namespace {
 bool same_call(const WireRequest& a, const WireRequest& b) {
   return a.meeting == b.meeting && a.dtype == b.dtype && a.op == b.op &&
          a.grad_enabled == b.grad_enabled && a.root == b.root &&
-         a.numel == b.numel && a.subject_bytes == b.subject_bytes &&
+         a.tree == b.tree && a.numel == b.numel &&
+         a.subject_bytes == b.subject_bytes &&
          std::memcmp(a.subject, b.subject, sizeof(a.subject)) == 0;
+}
+
+/// Two models of one structure ask for the same but for whose it is.
+std::string describe(const WireRequest& request, const WireRequest& other) {
+  return decode(request).describe() +
+         (request.tree != other.tree && request.tree * other.tree != 0
+              ? " of model " + std::to_string(request.tree)
+              : "");
 }
 
 } // namespace
@@ -26,6 +35,7 @@ WireRequest encode(
   wire.op = static_cast<std::uint8_t>(request.op);
   wire.grad_enabled = request.grad_enabled ? 1 : 0;
   wire.root = request.root;
+  wire.tree = request.tree;
   wire.numel = request.numel;
   wire.counts_hash = fnv1a(std::as_bytes(counts));
   const std::size_t length =
@@ -42,6 +52,7 @@ Request decode(const WireRequest& wire) {
       .op = static_cast<ReduceOp>(wire.op),
       .grad_enabled = wire.grad_enabled != 0,
       .root = wire.root,
+      .tree = wire.tree,
       .numel = wire.numel,
       .subject = std::string(wire.subject, wire.subject_bytes),
   };
@@ -56,8 +67,8 @@ std::string different_requests(
     return different_requests(rank_b, request_b, rank_a, request_a);
   }
   return "ranks met with different requests: rank " + std::to_string(rank_a) +
-         " asks for " + decode(request_a).describe() + ", rank " +
-         std::to_string(rank_b) + " for " + decode(request_b).describe() +
+         " asks for " + describe(request_a, request_b) + ", rank " +
+         std::to_string(rank_b) + " for " + describe(request_b, request_a) +
          "; every rank must issue the same calls in the same order";
 }
 

@@ -16,13 +16,15 @@ struct WireRequest {
   std::uint8_t op = 0;
   std::uint8_t grad_enabled = 0;
   std::int32_t root = 0;
+  std::uint32_t tree = 0;
+  std::uint32_t reserved = 0; ///< what would be padding
   std::int64_t numel = 0;
   std::uint64_t counts_hash = 0; ///< how `numel` is split over the ranks
   std::uint8_t subject_bytes = 0;
   char subject[119] = {}; ///< zero behind subject_bytes
 };
 static_assert(std::is_trivially_copyable_v<WireRequest>);
-static_assert(sizeof(WireRequest) == 144);
+static_assert(sizeof(WireRequest) == 152);
 
 /// `counts`: of a collective with one count a rank, else empty.
 WireRequest encode(

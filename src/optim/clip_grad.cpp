@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iomanip>
 #include <limits>
 #include <sstream>
 #include <string>
@@ -151,6 +152,7 @@ double norm_of_all(const std::vector<at::Tensor>& grads, double p) {
 /// Each rank's two numbers, by rank.
 std::vector<std::pair<double, double>> gather(
     const ProcessGroup& group,
+    const std::string& call,
     c10::Device device,
     double first,
     double second) {
@@ -168,7 +170,7 @@ std::vector<std::pair<double, double>> gather(
           all.mutable_data_ptr(),
           counts,
           DType::kFloat64,
-          "clip_grad_norm_")
+          call)
       ->wait();
   all = all.cpu();
   std::vector<std::pair<double, double>> by_rank;
@@ -186,7 +188,9 @@ struct GlobalNorm {
   std::vector<int> nonfinite_ranks;
 };
 
-GlobalNorm global_norm(const std::vector<GroupGrads>& all, double p) {
+/// `call` names the arguments, which every rank must give alike.
+GlobalNorm global_norm(
+    const std::vector<GroupGrads>& all, double p, const std::string& call) {
   GlobalNorm result;
   double whole = 0;
   for (const GroupGrads& part : all) {
@@ -204,6 +208,7 @@ GlobalNorm global_norm(const std::vector<GroupGrads>& all, double p) {
     // gets the same number even where their gradients differ.
     const auto by_rank = gather(
         *part.group,
+        call,
         part.device,
         norm_of_all(part.grads, p),
         whole_is_counted ? 0 : whole);
@@ -267,7 +272,11 @@ double clip_grad_norm_(
         "clip_grad_norm_: no unit manages a parameter of module '" +
         module.name() + "'; call fully_shard first");
   }
-  const GlobalNorm norm = global_norm(all, norm_type);
+  std::ostringstream call;
+  call << std::setprecision(17) << kName << "(max_norm " << max_norm
+       << ", norm_type " << norm_type
+       << (error_if_nonfinite ? ", error_if_nonfinite)" : ")");
+  const GlobalNorm norm = global_norm(all, norm_type, call.str());
   if (!std::isfinite(norm.value)) {
     if (error_if_nonfinite) {
       throw_nonfinite(norm);

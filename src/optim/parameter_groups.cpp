@@ -10,17 +10,10 @@
 #include "comm/error_text.h"
 #include "fsdp/error.h"
 #include "runtime/param_registry.h"
+#include "runtime/sizes_text.h"
 
 namespace fsdp::optim {
 namespace {
-
-std::string shape_of(const at::Tensor& tensor) {
-  std::string text = "[";
-  for (const std::int64_t size : tensor.sizes()) {
-    text += (text.size() > 1 ? ", " : "") + std::to_string(size);
-  }
-  return text + "]";
-}
 
 std::string dtype_of(const at::Tensor& tensor) {
   return c10::toString(tensor.scalar_type());
@@ -68,8 +61,8 @@ void check_gradient(
         optimizer,
         parameter,
         index,
-        "has shape " + shape_of(parameter) + " but a gradient of shape " +
-            shape_of(grad) +
+        "has shape " + sizes_text(parameter.sizes()) +
+            " but a gradient of shape " + sizes_text(grad.sizes()) +
             ": call step() after backward() has returned, and do not assign "
             "full gradients to sharded parameters");
   }
@@ -86,7 +79,7 @@ void check_gradient(
         optimizer,
         parameter,
         index,
-        "of shape " + shape_of(parameter) +
+        "of shape " + sizes_text(parameter.sizes()) +
             " has gaps in memory, expected a dense tensor: make it with "
             "contiguous() or clone()");
   }
@@ -171,9 +164,9 @@ void check_state(
         optimizer,
         parameter,
         candidate.index,
-        "is " + dtype_of(parameter) + " " + shape_of(parameter) +
+        "is " + dtype_of(parameter) + " " + sizes_text(parameter.sizes()) +
             " but its optimizer state was made for " + dtype_of(state) + " " +
-            shape_of(state) +
+            sizes_text(state.sizes()) +
             ": construct the optimizer after fully_shard and to(dtype)");
   }
 }

@@ -100,16 +100,15 @@ class ListeningEngine final : public autograd::Engine {
       return Engine::execute(
           roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
     }
-    const auto listeners = living_listeners();
     try {
       auto result = Engine::execute(
           roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
-      for (const auto& listener : listeners) {
+      for (const auto& listener : living_listeners()) {
         listener->backward_ended();
       }
       return result;
     } catch (...) {
-      for (const auto& listener : listeners) {
+      for (const auto& listener : living_listeners()) {
         listener->backward_failed();
       }
       throw;

@@ -52,8 +52,9 @@ class BackwardListener {
   virtual void backward_failed() noexcept = 0;
 };
 
-/// Tells `listener` of the backwards that the calling thread runs, until it
-/// dies. Throws UsageError if another autograd engine (Python's) is installed.
+/// Tells `listener` of the backwards that the calling thread runs, the present
+/// one included, until it dies. Throws UsageError if another autograd engine
+/// (Python's) is installed.
 void listen_to_backward(const std::shared_ptr<BackwardListener>& listener);
 
 /// The text of the exception being handled, without LibTorch's backtrace.

@@ -221,7 +221,7 @@ void CollectiveEngine::finish_oldest() {
   }
 }
 
-void CollectiveEngine::finish_backward(const std::string& unit) {
+void CollectiveEngine::finish_backward(const ParamGroup& root) {
   while (!under_way_.empty()) {
     finish_oldest();
   }
@@ -252,7 +252,10 @@ void CollectiveEngine::finish_backward(const std::string& unit) {
       means[i].param->set_reduced_grad(std::move(means[i].value));
     }
   }
-  comm.meet({.meeting = Meeting::kBackwardEnd, .subject = unit});
+  comm.meet(
+      {.meeting = Meeting::kBackwardEnd,
+       .tree = root.tree,
+       .subject = root.describe()});
 }
 
 void CollectiveEngine::abandon() noexcept {

@@ -5,9 +5,11 @@
 
 #include <utility>
 
+#include "comm/c10d/run_together.h"
 #include "fsdp/error.h"
 #include "fsdp/hooked.h"
 #include "runtime/managed_params.h"
+#include "runtime/same_parameters.h"
 #include "runtime/unit.h"
 
 namespace fsdp {
@@ -105,9 +107,16 @@ void for_each_unit(
 void fully_shard(
     const std::shared_ptr<torch::nn::Module>& module,
     const FullyShardOptions& options) {
+  if (!module) {
+    throw UsageError("fully_shard: the module is null; construct it first");
+  }
   detail::HookedBase& hooked = check_module(*module, options);
-  ManagedModule managed = find_managed(*module, options);
   const ProcessGroup group = options.mesh->group(0);
+  ManagedModule managed;
+  run_together(group, [&] {
+    managed = find_managed(*module, options);
+    require_same_parameters(group, managed.params);
+  });
   auto engine = shard_engine_for(group, options.mesh->device_type());
 
   ParamGroup params;
@@ -116,7 +125,8 @@ void fully_shard(
         param.tensor, param.name, group, options.mp_policy));
   }
   auto unit = std::make_shared<Unit>(module.get(), std::move(params), options);
-  auto tree = std::make_shared<UnitTree>(std::move(engine));
+  const std::uint32_t number = engine->next_tree_number();
+  auto tree = std::make_shared<UnitTree>(std::move(engine), number);
   std::vector<Unit*> units{unit.get()};
   for (const auto& nested : managed.nested_units) {
     units.push_back(nested.second.get());
@@ -139,7 +149,13 @@ void unshard(torch::nn::Module& module) {
 }
 
 void reshard(torch::nn::Module& module) {
-  require_unit(module, "reshard").reshard();
+  Unit& unit = require_unit(module, "reshard");
+  if (unit.in_forward()) {
+    throw UsageError(
+        "reshard: the forward of " + unit.param_group().describe() +
+        " is running and needs its parameters; call it afterwards");
+  }
+  unit.reshard();
 }
 
 void set_requires_gradient_sync(

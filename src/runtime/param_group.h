@@ -19,7 +19,8 @@ class EngineSlot {
 };
 
 struct ParamGroup {
-  std::string unit; ///< qualified name of the module; "" is the root
+  std::string unit;       ///< qualified name of the module; "" is the root
+  std::uint32_t tree = 0; ///< UnitTree::number
   std::vector<std::unique_ptr<ShardedParam>> params;
   std::vector<std::size_t> offsets; ///< of each parameter, when gathered
   std::size_t gathered_bytes = 0;

@@ -8,6 +8,7 @@
 // order; a rank that does otherwise is named in a MismatchError.
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -50,10 +51,14 @@ class ShardEngine {
 
   /// [collective] The end of a backward: finishes all reductions begun
   /// (set_reduced_grad) and returns once every rank has come to this point.
-  virtual void finish_backward(const std::string& unit) = 0;
+  virtual void finish_backward(const ParamGroup& root) = 0;
 
   /// After a failure: forgets reductions under way. Never throws.
   virtual void abandon() noexcept = 0;
+
+  /// Of the trees made on this engine, 1 first. [collective] in that every rank
+  /// makes them in the same order.
+  std::uint32_t next_tree_number() { return ++num_trees_; }
 
   /// Time spent copying and summing gradients, waiting excluded.
   std::chrono::nanoseconds reduce_time() const { return reduce_time_; }
@@ -63,6 +68,9 @@ class ShardEngine {
 
   const ProcessGroup group_;
   std::chrono::nanoseconds reduce_time_{0};
+
+ private:
+  std::uint32_t num_trees_ = 0;
 };
 
 /// The engine of `group` on `device_type`, one per communicator and process:

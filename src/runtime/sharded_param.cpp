@@ -12,20 +12,9 @@
 #include "comm/error_text.h"
 #include "fsdp/error.h"
 #include "runtime/param_registry.h"
+#include "runtime/sizes_text.h"
 
 namespace fsdp {
-
-namespace {
-
-std::string sizes_text(c10::IntArrayRef sizes) {
-  std::string text = "[";
-  for (std::size_t i = 0; i < sizes.size(); ++i) {
-    text += (i ? ", " : "") + std::to_string(sizes[i]);
-  }
-  return text + "]";
-}
-
-} // namespace
 
 ShardedParam::ShardedParam(
     at::Tensor parameter,
@@ -134,6 +123,10 @@ void ShardedParam::to_unsharded(const std::byte* data) {
       at::DataPtr(const_cast<std::byte*>(data), local_.device()));
   become(registered_, unsharded_);
   is_unsharded_ = true;
+  follow_requires_grad();
+}
+
+void ShardedParam::follow_requires_grad() {
   if (!registered_.requires_grad()) {
     return;
   }

@@ -73,6 +73,9 @@ class ShardedParam {
   /// the engine that stays valid until to_sharded().
   void to_unsharded(const std::byte* data);
   void to_sharded();
+  /// While unsharded: takes part in the next graphs if the user has unfrozen it
+  /// meanwhile.
+  void follow_requires_grad();
 
   /// Compares what the sharded parameter shows with what to_sharded left and
   /// takes over what the user put there (module.to(dtype), load); returns true

@@ -180,6 +180,7 @@ void SharedMemoryEngine::start_reduce(ParamGroup& group) {
       {.meeting = Meeting::kGradients,
        .dtype = to_dtype(types.wire),
        .op = ReduceOp::kAvg,
+       .tree = group.tree,
        .numel = group.numel(),
        .subject = group.describe()});
   posted_.push_back({&group, number, place, types});
@@ -243,11 +244,14 @@ void SharedMemoryEngine::sum_own_rows(const Posted& posted) {
   }
 }
 
-void SharedMemoryEngine::finish_backward(const std::string& unit) {
+void SharedMemoryEngine::finish_backward(const ParamGroup& root) {
   while (!posted_.empty()) {
     finish_oldest();
   }
-  communicator().meet({.meeting = Meeting::kBackwardEnd, .subject = unit});
+  communicator().meet(
+      {.meeting = Meeting::kBackwardEnd,
+       .tree = root.tree,
+       .subject = root.describe()});
 }
 
 void SharedMemoryEngine::abandon() noexcept {

@@ -32,7 +32,7 @@ class SharedMemoryEngine final : public ShardEngine {
   void finish_unshard(ParamGroup& group) override;
   void reshard(ParamGroup& group) override;
   void start_reduce(ParamGroup& group) override;
-  void finish_backward(const std::string& unit) override;
+  void finish_backward(const ParamGroup& root) override;
   void abandon() noexcept override;
 
  private:

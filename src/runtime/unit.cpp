@@ -27,6 +27,7 @@ Unit::~Unit() {
 void Unit::join(std::shared_ptr<UnitTree> tree, const std::string& name) {
   tree_ = std::move(tree);
   group_.unit = name;
+  group_.tree = tree_->number();
   group_.entry = 0; // the former tree counted its own
   for (const auto& param : group_.params) {
     param->set_owner(name);
@@ -71,6 +72,11 @@ void Unit::start_unshard() {
 
 void Unit::unshard() {
   start_unshard();
+  if (state_ == State::kUnsharded) {
+    for (const auto& param : group_.params) {
+      param->follow_requires_grad();
+    }
+  }
   if (state_ == State::kUnsharding) {
     tree_->engine().finish_unshard(group_);
     state_ = State::kUnsharded;
@@ -103,8 +109,9 @@ void Unit::pre_forward(
   unshard();
   tree_->prefetch_forward();
   cast_inputs(inputs);
-  if (c10::GradMode::is_enabled()) {
-    open_use_ = std::make_shared<Use>();
+  open_uses_.push_back(
+      c10::GradMode::is_enabled() ? std::make_shared<Use>() : nullptr);
+  if (open_uses_.back()) {
     hook_inputs(inputs);
     hook_inputs(fixed);
   }
@@ -121,14 +128,14 @@ void Unit::post_forward(const std::vector<at::Tensor*>& outputs) {
         "an exception was caught inside the forward of " + group_.describe() +
         ", where a unit had failed: let it pass, and catch it outside");
   }
-  if (c10::GradMode::is_enabled() && open_use_) {
-    open_use_->number = tree_->record_use(*this);
+  if (c10::GradMode::is_enabled() && open_uses_.back()) {
+    open_uses_.back()->number = tree_->record_use(*this);
     ++pass_.num_uses;
     ever_used_with_grad_ = true;
     hook_outputs(outputs);
   }
-  open_use_.reset();
-  if (reshards_after_forward()) {
+  open_uses_.pop_back();
+  if (!in_forward() && reshards_after_forward()) {
     reshard();
   }
   tree_->end_forward();
@@ -145,7 +152,7 @@ bool Unit::reshards_after_forward() const {
 }
 
 void Unit::forward_failed() noexcept {
-  open_use_.reset();
+  open_uses_.clear();
   if (in_backward()) {
     // The engine reports what ends the backward.
     tree_->set_current_unit(group_.describe());
@@ -189,7 +196,7 @@ void Unit::hook_inputs(const std::vector<at::Tensor*>& inputs) {
       continue;
     }
     input->register_hook(
-        [weak = weak_from_this(), use = open_use_](const at::Tensor&) {
+        [weak = weak_from_this(), use = open_uses_.back()](const at::Tensor&) {
           if (const auto unit = weak.lock()) {
             unit->pass_use(use);
           }
@@ -203,10 +210,16 @@ void Unit::hook_outputs(const std::vector<at::Tensor*>& outputs) {
       continue;
     }
     const auto hook = [weak = weak_from_this(),
-                       use = open_use_](const at::Tensor&) {
-      if (const auto unit = weak.lock()) {
-        unit->pre_backward(use);
+                       use = open_uses_.back(),
+                       name = group_.describe()](const at::Tensor&) {
+      const auto unit = weak.lock();
+      if (!unit) {
+        throw UsageError(
+            "backward through " + name +
+            ", whose module has been destroyed: keep the model until the "
+            "backward of its loss is over");
       }
+      unit->pre_backward(use);
     };
     if (!output->is_leaf()) {
       output->register_hook(hook);
@@ -329,8 +342,8 @@ void Unit::end_backward() {
       param->end_backward();
     }
     reshard();
-  } else if (state_ == State::kUnsharding) {
-    reshard(); // a prefetch for a use that the backward did not reach
+  } else if (state_ == State::kUnsharding || pass_.num_uses > 0) {
+    reshard(); // a use that the backward did not reach
   }
   pass_ = {};
 }
@@ -346,7 +359,7 @@ void Unit::abandon() noexcept {
     param->abandon_backward();
   }
   group_.has_unreduced_backward = false;
-  open_use_.reset();
+  open_uses_.clear();
   pass_ = {};
 }
 

@@ -52,6 +52,7 @@ class Unit final : public detail::ForwardHooks,
   std::int64_t num_unshards() const { return num_unshards_; }
   std::int64_t num_reductions() const { return num_reductions_; }
 
+  bool in_forward() const { return !open_uses_.empty(); }
   bool is_unsharding() const { return state_ == State::kUnsharding; }
   void start_unshard();
   void unshard();
@@ -102,7 +103,9 @@ class Unit final : public detail::ForwardHooks,
   std::int64_t num_unshards_ = 0;
   std::int64_t num_reductions_ = 0;
 
-  std::shared_ptr<Use> open_use_; ///< of the forward under way
+  /// Of the forwards under way, the outermost first (a module may call itself);
+  /// null without grad.
+  std::vector<std::shared_ptr<Use>> open_uses_;
   bool ever_used_with_grad_ = false;
   /// From the first use after a backward to the end of the next one.
   struct Pass {

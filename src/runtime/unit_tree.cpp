@@ -87,6 +87,7 @@ void UnitTree::begin_forward(Unit& unit) {
   publish(
       {.meeting = Meeting::kForward,
        .grad_enabled = entry_with_grad_,
+       .tree = number_,
        .subject = unit.param_group().describe()},
       is_outermost ? units_below(unit) : std::vector<Unit*>{&unit});
 }
@@ -129,6 +130,7 @@ void UnitTree::unshard(Unit& unit) {
     if (!is_published(unit)) {
       publish(
           {.meeting = Meeting::kUnshard,
+           .tree = number_,
            .subject = unit.param_group().describe()},
           {&unit});
     }
@@ -156,6 +158,8 @@ std::size_t UnitTree::record_use(Unit& unit) {
 void UnitTree::begin_backward() {
   if (!backward_active_) {
     backward_active_ = true;
+    backward_thread_ = std::this_thread::get_id();
+    listen_to_backward(shared_from_this());
     ++backward_number_;
     entry_epoch_ = engine_->communicator().epoch();
   }
@@ -176,14 +180,14 @@ void UnitTree::flush_prefetch() {
 }
 
 void UnitTree::backward_ended() {
-  if (!backward_active_) {
+  if (!backward_active_ || backward_thread_ != std::this_thread::get_id()) {
     return;
   }
   flush_prefetch();
   for (auto unit = units_.rbegin(); unit != units_.rend(); ++unit) {
     (*unit)->reduce_leftovers();
   }
-  engine_->finish_backward(units_.front()->param_group().describe());
+  engine_->finish_backward(units_.front()->param_group());
   for (Unit* unit : units_) {
     unit->end_backward();
   }
@@ -194,7 +198,10 @@ void UnitTree::backward_ended() {
 }
 
 void UnitTree::backward_failed() noexcept {
-  if (!backward_active_ && uses_.empty()) {
+  const bool concerns_this =
+      backward_active_ ? backward_thread_ == std::this_thread::get_id()
+                       : !uses_.empty();
+  if (!concerns_this) {
     return;
   }
   fail(

@@ -3,11 +3,13 @@
 // FSDPStateContext). The root is the outermost module that fully_shard was
 // called on; each later call on an ancestor takes the trees below it over.
 //
-// A tree belongs to one rank and is used from its thread.
+// A tree belongs to one rank and is used from one thread at a time; a backward
+// may run on another thread than its forward.
 
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "fsdp/fully_shard.h"
@@ -21,10 +23,12 @@ class Unit;
 class UnitTree final : public BackwardListener,
                        public std::enable_shared_from_this<UnitTree> {
  public:
-  explicit UnitTree(std::shared_ptr<ShardEngine> engine)
-      : engine_(std::move(engine)) {}
+  /// `number`: of the tree on this engine, the same on every rank.
+  UnitTree(std::shared_ptr<ShardEngine> engine, std::uint32_t number)
+      : engine_(std::move(engine)), number_(number) {}
 
   ShardEngine& engine() const { return *engine_; }
+  std::uint32_t number() const { return number_; }
   /// Root first, in the order of named_modules.
   const std::vector<Unit*>& units() const { return units_; }
   void set_units(std::vector<Unit*> units) { units_ = std::move(units); }
@@ -82,6 +86,7 @@ class UnitTree final : public BackwardListener,
   void drop_unused_prefetches();
 
   std::shared_ptr<ShardEngine> engine_;
+  const std::uint32_t number_;
   std::vector<Unit*> units_;
   int depth_ = 0;
   bool entry_with_grad_ = false;
@@ -92,6 +97,7 @@ class UnitTree final : public BackwardListener,
   std::vector<Unit*> uses_;           ///< since the last backward
   bool backward_active_ = false;
   std::uint64_t backward_number_ = 0;
+  std::thread::id backward_thread_; ///< that runs the active one
   std::int64_t deferred_use_ = -1;
   std::string current_unit_;
   int prefetch_depth_ = 1;

@@ -191,6 +191,22 @@ TEST(ClipGradNorm, CountsAndScalesATiedParameterOnce) {
   });
 }
 
+TEST(ClipGradNorm, ArgumentsThatDifferByRankAreNamed) {
+  testing::with_ranks(2, [](const ProcessGroup& world) {
+    Scale model(std::vector<std::int64_t>{4});
+    fully_shard(model, {.mesh = testing::shard_mesh(world)});
+    const std::string text = message_of(
+        [&] { clip_grad_norm_(*model, world.rank() == 0 ? 1.0 : 0.5, 1); });
+    EXPECT_THAT(
+        text,
+        ::testing::HasSubstr(
+            "rank 0 asks for all_gather(float64, 4 elements) for "
+            "'clip_grad_norm_(max_norm 1, norm_type 1)', rank 1 for "
+            "all_gather(float64, 4 elements) for 'clip_grad_norm_(max_norm "
+            "0.5, norm_type 1)'"));
+  });
+}
+
 TEST(ClipGradNorm, RefusesAModuleThatIsNotSharded) {
   testing::with_ranks(2, [](const ProcessGroup&) {
     struct Plain : torch::nn::Module {
