@@ -23,6 +23,7 @@
 #include "fsdp/error.h"
 #include "optim/option_checks.h"
 #include "runtime/param_registry.h"
+#include "runtime/type_name.h"
 
 namespace fsdp {
 namespace {
@@ -270,7 +271,7 @@ double clip_grad_norm_(
   if (std::ranges::none_of(all, &GroupGrads::group)) {
     throw UsageError(
         "clip_grad_norm_: no unit manages a parameter of module '" +
-        module.name() + "'; call fully_shard first");
+        type_name(module) + "'; call fully_shard first");
   }
   std::ostringstream call;
   call << std::setprecision(17) << kName << "(max_norm " << max_norm

@@ -59,10 +59,8 @@ void CollectiveEngine::add(ParamGroup& group) {
   group.slot = std::move(slot);
 }
 
-void CollectiveEngine::enter(
-    const Request& request, std::span<ParamGroup* const>) {
-  communicator().meet(request);
-}
+// Every gather reads the shards.
+void CollectiveEngine::publish(const Request&, std::span<ParamGroup* const>) {}
 
 void CollectiveEngine::start_unshard(ParamGroup& group) {
   c10::InferenceMode inference_off(false);

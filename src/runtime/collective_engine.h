@@ -22,7 +22,7 @@ class CollectiveEngine final : public ShardEngine {
   ~CollectiveEngine() override;
 
   void add(ParamGroup& group) override;
-  void enter(
+  void publish(
       const Request& request, std::span<ParamGroup* const> groups) override;
   void start_unshard(ParamGroup& group) override;
   void finish_unshard(ParamGroup& group) override;

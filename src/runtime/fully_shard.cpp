@@ -10,6 +10,7 @@
 #include "fsdp/hooked.h"
 #include "runtime/managed_params.h"
 #include "runtime/same_parameters.h"
+#include "runtime/type_name.h"
 #include "runtime/unit.h"
 
 namespace fsdp {
@@ -30,11 +31,6 @@ void check_policy(const MixedPrecisionPolicy& policy) {
           "; it must be float32, float64, bfloat16 or float16");
     }
   }
-}
-
-std::string type_name(const torch::nn::Module& module) {
-  const auto* hooked = dynamic_cast<const detail::HookedBase*>(&module);
-  return hooked ? hooked->fsdp_type_name() : module.name();
 }
 
 detail::HookedBase& check_module(

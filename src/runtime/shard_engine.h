@@ -29,10 +29,9 @@ class ShardEngine {
   /// its compute dtype.
   virtual void add(ParamGroup& group) = 0;
 
-  /// [collective] An outermost entry (`request` says which): the ranks meet,
-  /// and until the next entry every gather of `groups` shows the values that
-  /// the shards have now.
-  virtual void enter(
+  /// [collective] Called when the ranks have met with `request`: until the next
+  /// time every gather of `groups` shows the values that the shards have now.
+  virtual void publish(
       const Request& request, std::span<ParamGroup* const> groups) = 0;
 
   /// [collective] Begins to gather; at most once before finish_unshard.

@@ -105,9 +105,8 @@ void SharedMemoryEngine::require_slab(std::size_t message_bytes) {
   place_bytes_ = bytes;
 }
 
-void SharedMemoryEngine::enter(
+void SharedMemoryEngine::publish(
     const Request& request, std::span<ParamGroup* const> groups) {
-  communicator().meet(request);
   c10::AutoGradMode grad_off(false);
   for (ParamGroup* group : groups) {
     std::byte* base = region_of(*group).writable();

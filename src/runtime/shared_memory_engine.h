@@ -26,7 +26,7 @@ class SharedMemoryEngine final : public ShardEngine {
   ~SharedMemoryEngine() override;
 
   void add(ParamGroup& group) override;
-  void enter(
+  void publish(
       const Request& request, std::span<ParamGroup* const> groups) override;
   void start_unshard(ParamGroup& group) override;
   void finish_unshard(ParamGroup& group) override;

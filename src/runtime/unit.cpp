@@ -248,7 +248,16 @@ void Unit::pre_backward(const std::shared_ptr<Use>& use) {
     unshard();
   }
   if (use) {
+    begin_use(*use);
     tree_->defer_prefetch(use->number);
+  }
+}
+
+void Unit::begin_use(Use& use) {
+  const std::uint64_t number = tree_->backward_number();
+  if (use.begun_in != number && use.passed_in != number) {
+    use.begun_in = number;
+    ++pass_.num_begun;
   }
 }
 
@@ -287,7 +296,11 @@ void Unit::pass_use(const std::shared_ptr<Use>& use) {
   }
   use->passed_in = tree_->backward_number();
   ++pass_.num_passed;
-  if (pass_.in_backward) {
+  if (use->begun_in == use->passed_in) {
+    --pass_.num_begun;
+  }
+  // A unit may follow itself: the output of one use is the input of the next.
+  if (pass_.in_backward && pass_.num_begun == 0) {
     reshard(); // first, so that the next gather takes its memory
   }
   tree_->flush_prefetch();

@@ -75,7 +75,9 @@ class Unit final : public detail::ForwardHooks,
   /// One forward of the unit in grad mode, until its backward has passed.
   struct Use {
     std::size_t number = 0; ///< in the tree's order
-    /// The backward that has passed it: a retained graph is gone through again.
+    // The backwards that have come to it and that have passed it: a retained
+    // graph is gone through again.
+    std::uint64_t begun_in = 0;
     std::uint64_t passed_in = 0;
   };
 
@@ -88,6 +90,7 @@ class Unit final : public detail::ForwardHooks,
   void set_grad_hooks();
 
   void pre_backward(const std::shared_ptr<Use>& use);
+  void begin_use(Use& use);
   void enter_backward();
   void before_grad();
   void after_grad(std::size_t param);
@@ -111,6 +114,7 @@ class Unit final : public detail::ForwardHooks,
   struct Pass {
     std::size_t num_uses = 0;
     std::size_t num_passed = 0;
+    std::size_t num_begun = 0; ///< and not passed: they need the parameters
     bool in_backward = false;
     bool reduction_started = false;
   } pass_;

@@ -52,7 +52,9 @@ void UnitTree::prepare(const std::vector<Unit*>& units) {
 
 // Every rank calls it at the same point: nobody may still be reading what the
 // units held before.
-void UnitTree::publish(Request request, const std::vector<Unit*>& units) {
+void UnitTree::publish(
+    const Request& request, const std::vector<Unit*>& units) {
+  engine_->communicator().meet(request);
   prepare(units);
   std::vector<ParamGroup*> groups;
   for (Unit* unit : units) {
@@ -62,7 +64,7 @@ void UnitTree::publish(Request request, const std::vector<Unit*>& units) {
       group.entry = entry_;
     }
   }
-  engine_->enter(request, groups);
+  engine_->publish(request, groups);
 }
 
 bool UnitTree::is_published(Unit& unit) const {

@@ -81,7 +81,7 @@ class UnitTree final : public BackwardListener,
  private:
   std::vector<Unit*> units_below(const Unit& unit) const;
   void prepare(const std::vector<Unit*>& units);
-  void publish(Request request, const std::vector<Unit*>& units);
+  void publish(const Request& request, const std::vector<Unit*>& units);
   bool is_published(Unit& unit) const;
   void drop_unused_prefetches();
 

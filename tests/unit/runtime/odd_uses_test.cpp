@@ -27,6 +27,14 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::ValuesIn(testing::all_ranks()),
     testing::name_of_ranks);
 
+/// A world of one cannot tell by the shape.
+void expect_sharded(const torch::nn::Module& model, const std::string& name) {
+  const auto infos = shard_infos(model);
+  if (infos.front().num_rows < infos.front().full_sizes[0]) {
+    EXPECT_FALSE(is_full(model, name)) << name;
+  }
+}
+
 /// What `call` throws in a thread of its own is thrown here.
 void on_another_thread(const std::function<void()>& call) {
   std::exception_ptr error;
@@ -62,7 +70,7 @@ TEST_P(OddUses, ABackwardMayRunOnAnotherThreadThanItsForward) {
         on_another_thread(backward);
       }
       testing::expect_grads_of(*model, *plain);
-      EXPECT_FALSE(is_full(*model, "first.weight"));
+      expect_sharded(*model, "first.weight");
       testing::sgd_step(*plain);
       testing::sgd_step(*model);
     }
@@ -89,7 +97,7 @@ TEST_P(OddUses, AFrozenUnitThatStaysGatheredMayBeUnfrozen) {
       loss_of(plain, whole_batch(step)).backward();
       loss_of(model, batch_of(world.rank(), size(), step)).backward();
       testing::expect_grads_of(*model, *plain);
-      EXPECT_FALSE(is_full(*model, "blocks.0.in.weight"));
+      expect_sharded(*model, "blocks.0.in.weight");
       plain->zero_grad();
       model->zero_grad();
     }
@@ -149,7 +157,42 @@ TEST_P(OddUses, AUnitMayCallItself) {
       plain(rows, 2).square().mean().backward();
       model(own, 2).square().mean().backward();
       testing::expect_grads_of(*model, *plain);
-      EXPECT_FALSE(is_full(*model, "block.in.weight"));
+      expect_sharded(*model, "block.in.weight");
+      plain->zero_grad();
+      model->zero_grad();
+    }
+  });
+}
+
+/// One block as every layer of a network.
+struct RepeatedImpl : torch::nn::Module {
+  RepeatedImpl() : block(register_module("block", Block())) {
+    testing::fill_distinct(*this);
+    to(at::kDouble);
+  }
+  Tensor forward(Tensor x) {
+    for (int layer = 0; layer < 4; ++layer) {
+      x = block(x);
+    }
+    return x;
+  }
+  Block block;
+};
+FSDP_MODULE(Repeated);
+
+TEST_P(OddUses, AUnitMayFollowItself) {
+  run([this](const ProcessGroup& world) {
+    Repeated plain;
+    Repeated model;
+    fully_shard(model->block, {.mesh = shard_mesh(world)});
+    fully_shard(model, {.mesh = shard_mesh(world)});
+    const auto rows = at::sin(at::arange(24 * 6, at::kDouble)).view({24, 6});
+    const auto own = rows.narrow(0, world.rank() * 24 / size(), 24 / size());
+    for (int step = 0; step < 3; ++step) {
+      plain(rows).square().mean().backward();
+      model(own).square().mean().backward();
+      testing::expect_grads_of(*model, *plain);
+      expect_sharded(*model, "block.in.weight");
       plain->zero_grad();
       model->zero_grad();
     }
