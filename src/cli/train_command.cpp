@@ -171,8 +171,10 @@ void register_train(CLI::App& app) {
     flags->settings.push_back(
         add_text(*train, flag.name, flag.value, help_of(flag)));
   }
-  train->callback(
-      [flags] { run_train(make_train_options(settings_of(*flags))); });
+  train->callback([flags] {
+    const TrainOptions options = make_train_options(settings_of(*flags));
+    with_one_line_errors([&] { run_train(options); });
+  });
 }
 
 } // namespace fsdp::cli

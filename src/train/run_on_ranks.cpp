@@ -21,15 +21,17 @@ std::string one_line(std::string text) {
 
 } // namespace
 
+void with_one_line_errors(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const c10::Error& error) {
+    throw Error(one_line(error.what_without_backtrace()));
+  }
+}
+
 void run_on_ranks(
     const ProcessGroup& group, const std::function<void()>& body) {
-  run_together(group, [&] {
-    try {
-      body();
-    } catch (const c10::Error& error) {
-      throw Error(one_line(error.what_without_backtrace()));
-    }
-  });
+  run_together(group, [&] { with_one_line_errors(body); });
 }
 
 } // namespace fsdp

@@ -7,9 +7,11 @@ namespace fsdp {
 
 class ProcessGroup;
 
-/// run_together() for code that calls LibTorch, whose errors carry a backtrace
-/// over many lines: they leave here, and reach the other ranks, as Error with
-/// one line.
+/// Runs `body`. An error of LibTorch, whose text has a backtrace of many lines
+/// below it, leaves as Error with one line.
+void with_one_line_errors(const std::function<void()>& body);
+
+/// run_together() with such errors, which the other ranks then hear of too.
 void run_on_ranks(const ProcessGroup& group, const std::function<void()>& body);
 
 } // namespace fsdp

@@ -174,6 +174,9 @@ TEST_F(CommandLine, NamesTheOptionOfWhatIsNoNumber) {
   expect_refused(
       {"run", "--log-dir", "", "--", "true"},
       "fsdp run: --log-dir is \"\": expected the name of a folder");
+  expect_refused(
+      {"run", "--log-dir=", "-n", "2", "--", "true"},
+      "fsdp run: --log-dir is \"\": expected the name of a folder");
 }
 
 TEST_F(CommandLine, TakesAnOptionOnce) {

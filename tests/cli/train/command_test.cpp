@@ -189,6 +189,10 @@ TEST_F(TrainCommand, SwitchesTakeTrueAndFalseAsTheFileDoes) {
       alone({"--no-sync-accumulation=0"}),
       2,
       "fsdp train: --no-sync-accumulation '0': expected true or false");
+  expect_error(
+      alone({"--skip-nonfinite=", "--steps", "1"}),
+      2,
+      "fsdp train: unexpected \"\": expected options only");
 }
 
 TEST_F(TrainCommand, FlagsAreGivenOnceAtMost) {
