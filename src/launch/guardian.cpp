@@ -434,7 +434,7 @@ int guard_job(Job job, UniqueFd control) noexcept {
   prctl(PR_SET_NAME, "fsdp-guardian", 0, 0, 0);
   // A group of its own: the terminal's signals are for the launcher.
   setpgid(0, 0);
-  for (const int signal : {SIGPIPE, SIGXFSZ, SIGTSTP, SIGTTIN, SIGTTOU}) {
+  for (const int signal : {SIGPIPE, SIGTSTP, SIGTTIN, SIGTTOU}) {
     ::signal(signal, SIG_IGN);
   }
   become_subreaper();

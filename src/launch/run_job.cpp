@@ -375,7 +375,8 @@ bool is_ignored(int signal) {
 
 int run_job(const RunOptions& options) {
   open_standard_streams();
-  // At the limit on file sizes a write fails, and says so, like any other.
+  // At the limit on file sizes a write is to fail like any other, here and in
+  // the guardian.
   signal(SIGXFSZ, SIG_IGN);
   Job job = prepare(options);
   sigset_t handled{};
