@@ -75,9 +75,26 @@ int wrong_command_line(CLI::App& app, const CLI::ParseError& error) {
   return complain(who, text, kWrongUse);
 }
 
+/// "--flag=" as "--flag" and an empty value: CLI11 takes the next argument for
+/// the value, and a switch for one that is on.
+std::vector<std::string> with_empty_values(
+    const std::vector<std::string>& args) {
+  std::vector<std::string> all;
+  for (const std::string& arg : args) {
+    if (arg.starts_with("--") && arg.find('=') == arg.size() - 1) {
+      all.push_back(arg.substr(0, arg.size() - 1));
+      all.emplace_back();
+    } else {
+      all.push_back(arg);
+    }
+  }
+  return all;
+}
+
 /// Runs the command that the arguments name.
 int run_command(CLI::App& app, std::vector<std::string> args) {
   try {
+    args = with_empty_values(args);
     std::reverse(args.begin(), args.end()); // as CLI11 takes them
     app.parse(args);
     return 0;

@@ -1,9 +1,12 @@
 #include "cli/run_command.h"
 
 #include <CLI/CLI.hpp>
-#include <memory>
+#include <string>
 #include <utility>
 
+#include "cli/option_value.h"
+#include "core/parse_int.h"
+#include "fsdp/error.h"
 #include "launch/run_job.h"
 
 namespace fsdp::cli {
@@ -23,6 +26,82 @@ SIGTERM go to all ranks, a second one kills them.
       --master-port 29500 -- ./program        (node 1: --node-rank 1)
 )";
 
+/// Reads the option into `number` if it is given.
+template <typename Number>
+void read_number(
+    const CLI::Option& option, const std::string& expected, Number& number) {
+  if (const auto text = value_of(option)) {
+    const auto value = parse_int(*text);
+    if (!value) {
+      throw ConfigError(
+          name_of(option) + " is \"" + *text + "\": expected " + expected);
+    }
+    number = *value;
+  }
+}
+
+struct Flags {
+  CLI::Option* num_ranks = nullptr;
+  CLI::Option* num_nodes = nullptr;
+  CLI::Option* node_rank = nullptr;
+  CLI::Option* master_addr = nullptr;
+  CLI::Option* master_port = nullptr;
+  CLI::Option* log_dir = nullptr;
+};
+
+Flags add_flags(CLI::App& run) {
+  const auto add = [&](const std::string& names,
+                       const std::string& value,
+                       const std::string& help) {
+    return run.add_option(names, CLI::callback_t{}, help)
+        ->type_name(value)
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  };
+  Flags flags;
+  flags.num_ranks =
+      add("-n,--ranks", "N", "Ranks on this node")->default_str("1");
+  flags.num_nodes = add("--nnodes", "N", "Nodes of the job")->default_str("1");
+  flags.node_rank =
+      add("--node-rank", "N", "This node, from 0")->default_str("0");
+  flags.master_addr = add(
+      "--master-addr", "ADDRESS", "Address of node 0 (one node: 127.0.0.1)");
+  flags.master_port =
+      add("--master-port",
+          "PORT",
+          "Port of node 0 (one node: 0 or none takes a free one)");
+  flags.log_dir =
+      add("--log-dir",
+          "FOLDER",
+          "Folder for rank-<r>.log, the whole output of each rank");
+  return flags;
+}
+
+RunOptions read(const Flags& flags) {
+  RunOptions options;
+  read_number(
+      *flags.num_ranks,
+      "a whole number from 1 to " + std::to_string(kMostRanksOnNode),
+      options.num_ranks);
+  read_number(
+      *flags.num_nodes,
+      "a whole number from 1 to " + std::to_string(kMostNodes),
+      options.num_nodes);
+  read_number(
+      *flags.node_rank,
+      "a whole number of at least 0, below --nnodes",
+      options.node_rank);
+  options.master_addr = value_of(*flags.master_addr);
+  read_number(
+      *flags.master_port,
+      "a port up to 65535, or 0 for a free one",
+      options.master_port);
+  options.log_dir = value_of(*flags.log_dir).value_or("");
+  if (flags.log_dir->count() > 0 && options.log_dir.empty()) {
+    throw ConfigError("--log-dir is \"\": expected the name of a folder");
+  }
+  return options;
+}
+
 } // namespace
 
 void register_run(
@@ -30,28 +109,13 @@ void register_run(
   CLI::App* run = app.add_subcommand(
       "run",
       "Start the ranks of a job: fsdp run [options] -- program [arguments]");
-  auto options = std::make_shared<RunOptions>();
-  options->program = std::move(program);
   run->footer(kFooter);
-  run->add_option("-n,--ranks", options->num_ranks, "Ranks on this node")
-      ->capture_default_str();
-  run->add_option("--nnodes", options->num_nodes, "Nodes of the job")
-      ->capture_default_str();
-  run->add_option("--node-rank", options->node_rank, "This node, from 0")
-      ->capture_default_str();
-  run->add_option(
-      "--master-addr",
-      options->master_addr,
-      "Address of node 0 (one node: 127.0.0.1)");
-  run->add_option(
-      "--master-port",
-      options->master_port,
-      "Port of node 0 (one node: 0 or none takes a free one)");
-  run->add_option(
-      "--log-dir",
-      options->log_dir,
-      "Folder for rank-<r>.log, the whole output of each rank");
-  run->callback([options, &exit_status] { exit_status = run_job(*options); });
+  const Flags flags = add_flags(*run);
+  run->callback([flags, program = std::move(program), &exit_status] {
+    RunOptions options = read(flags);
+    options.program = program;
+    exit_status = run_job(options);
+  });
 }
 
 } // namespace fsdp::cli

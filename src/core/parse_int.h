@@ -17,4 +17,11 @@ inline std::optional<int> parse_int(std::string_view text) {
   return value;
 }
 
+/// Whether the text is a number that parse_int() refuses for its size alone.
+inline bool is_too_large(std::string_view text) {
+  return !text.empty() &&
+         text.find_first_not_of("0123456789") == std::string_view::npos &&
+         !parse_int(text);
+}
+
 } // namespace fsdp

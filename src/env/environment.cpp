@@ -77,8 +77,9 @@ class Reader {
       reject(
           name,
           value,
-          max == INT_MAX ? "a whole number of at least 1"
-                         : "a whole number from 1 to " + std::to_string(max));
+          max == INT_MAX && !is_too_large(value)
+              ? "a whole number of at least 1"
+              : "a whole number from 1 to " + std::to_string(max));
     }
     return *number;
   }

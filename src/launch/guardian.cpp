@@ -16,6 +16,7 @@
 #include <exception>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "launch/output_relay.h"
@@ -116,9 +117,10 @@ class Guardian {
     while (read(child_signals_.get(), &info, sizeof(info)) > 0) {
     }
     for (const Stream stream : {Stream::kOut, Stream::kErr}) {
-      if (fds[2 + static_cast<std::size_t>(stream)].revents != 0 &&
-          !relay_.write_some(stream)) {
-        output_is_broken();
+      if (fds[2 + static_cast<std::size_t>(stream)].revents != 0) {
+        if (const int error = relay_.write_some(stream)) {
+          output_is_broken(stream, error);
+        }
       }
     }
     for (std::size_t i = 0; i < 2 * ranks_.size(); ++i) {
@@ -185,13 +187,23 @@ class Guardian {
     stop(kGraceAfterSignal);
   }
 
-  /// Whoever read our output is gone (`fsdp run ... | head`).
-  void output_is_broken() {
-    if (phase_ >= Phase::kStopping) {
+  void output_is_broken(Stream stream, int error) {
+    if (error == EPIPE) { // whoever read it is gone (`fsdp run ... | head`)
+      if (phase_ < Phase::kStopping) {
+        ended_by_signal_ = SIGPIPE;
+        stop_all();
+      }
       return;
     }
-    ended_by_signal_ = SIGPIPE;
-    stop_all();
+    if (!std::exchange(output_is_lost_, true)) {
+      relay_.say(
+          (stream == Stream::kOut ? "standard output" : "standard error") +
+          std::string(" cannot be written: ") + std::strerror(error) +
+          "; send it elsewhere");
+    }
+    if (phase_ == Phase::kRunning) { // a failure stops the ranks by itself
+      stop_all();
+    }
   }
 
   void reap() {
@@ -323,13 +335,16 @@ class Guardian {
     if (ended_by_signal_ != 0) {
       return 128 + ended_by_signal_;
     }
-    return cause_ ? ends_[*cause_].status() : 0;
+    return cause_ ? ends_[*cause_].status() : output_is_lost_ ? 1 : 0;
   }
 
   void report() {
     reported_ = true;
     if (!cause_ && ended_by_signal_ == 0) {
       cause_ = first_failure(ends_); // the last processes ended by themselves
+      if (cause_ && output_is_lost_ && ends_[*cause_].after_stop) {
+        cause_.reset(); // it was stopped for that
+      }
     }
     if (cause_) {
       report_failure();
@@ -397,6 +412,7 @@ class Guardian {
   Clock::time_point deadline_;
   std::optional<std::size_t> cause_; ///< index in ends_
   int ended_by_signal_ = 0;
+  bool output_is_lost_ = false; ///< to an error that was told
   bool swept_ = false;
   bool launcher_died_ = false;
   bool no_children_ = false;

@@ -196,23 +196,24 @@ bool OutputRelay::is_congested() const {
   return queues_[0].waiting() + queues_[1].waiting() > kCongestedAt;
 }
 
-bool OutputRelay::write_some(Stream stream) {
+int OutputRelay::write_some(Stream stream) {
   Queue& queue = queues_[static_cast<std::size_t>(stream)];
   const ssize_t written = write(
       descriptor(stream),
       queue.text.data() + queue.done,
       std::min(queue.waiting(), queue.chunk));
-  const bool broken = written < 0 && errno != EINTR && errno != EAGAIN;
+  const int error =
+      written < 0 && errno != EINTR && errno != EAGAIN ? errno : 0;
   if (written > 0) {
     queue.done += static_cast<std::size_t>(written);
   }
-  if (broken || queue.waiting() == 0) {
+  if (error != 0 || queue.waiting() == 0) {
     queue.done = queue.text.size();
   }
   if (queue.done == queue.text.size() || queue.done > kCongestedAt) {
     queue.text.erase(0, std::exchange(queue.done, 0));
   }
-  return !broken;
+  return error;
 }
 
 } // namespace fsdp::detail

@@ -38,9 +38,9 @@ class OutputRelay {
   bool has_waiting(Stream stream) const;
   /// True while so much waits that the ranks had better be slowed down.
   bool is_congested() const;
-  /// Writes once; call it when poll reports room. False once nobody can read
-  /// the stream any more: what waits for it is dropped.
-  bool write_some(Stream stream);
+  /// Writes once; call it when poll reports room. Returns 0, or the errno once
+  /// the stream takes no more (EPIPE: nobody reads it): what waits is dropped.
+  int write_some(Stream stream);
 
  private:
   struct Rank {

@@ -48,7 +48,14 @@ void become_rank(const Job& job, bool first, pid_t guardian, int out, int err) {
     _exit(1);
   }
   for (const int signal :
-       {SIGINT, SIGTERM, SIGPIPE, SIGTSTP, SIGTTIN, SIGTTOU, SIGCHLD}) {
+       {SIGINT,
+        SIGTERM,
+        SIGPIPE,
+        SIGXFSZ,
+        SIGTSTP,
+        SIGTTIN,
+        SIGTTOU,
+        SIGCHLD}) {
     ::signal(signal, SIG_DFL);
   }
   sigprocmask(SIG_SETMASK, &job.signal_mask, nullptr);

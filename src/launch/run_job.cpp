@@ -36,7 +36,6 @@ namespace fs = std::filesystem;
 using detail::Job;
 
 constexpr int kLargestPort = 65535;
-constexpr int kMostRanks = 256; // two pipes each, of 1024 descriptors
 
 void check(const RunOptions& options) {
   const auto number = [](const char* flag, int value, const char* expected) {
@@ -44,13 +43,18 @@ void check(const RunOptions& options) {
            expected;
   };
   const std::string nodes = "--nnodes is " + std::to_string(options.num_nodes);
-  if (options.num_ranks < 1 || options.num_ranks > kMostRanks) {
+  if (options.num_ranks < 1 || options.num_ranks > kMostRanksOnNode) {
     throw ConfigError(
-        number("-n", options.num_ranks, "1 to ") + std::to_string(kMostRanks) +
-        " ranks on a node");
+        number("-n", options.num_ranks, "1 to ") +
+        std::to_string(kMostRanksOnNode) + " ranks on a node");
   }
   if (options.num_nodes < 1) {
     throw ConfigError(number("--nnodes", options.num_nodes, "at least 1 node"));
+  }
+  if (options.num_nodes > kMostNodes) {
+    throw ConfigError(
+        number("--nnodes", options.num_nodes, "at most ") +
+        std::to_string(kMostNodes) + " nodes");
   }
   if (options.node_rank < 0 || options.node_rank >= options.num_nodes) {
     throw ConfigError(
@@ -371,6 +375,9 @@ bool is_ignored(int signal) {
 
 int run_job(const RunOptions& options) {
   open_standard_streams();
+  // At the limit on file sizes a write is to fail like any other, here and in
+  // the guardian.
+  signal(SIGXFSZ, SIG_IGN);
   Job job = prepare(options);
   sigset_t handled{};
   sigemptyset(&handled);

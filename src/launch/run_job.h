@@ -3,6 +3,7 @@
 // the status of the first that failed. guardian.h shows its processes,
 // verdict.h how it tells the first failure from those that follow.
 
+#include <climits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,6 +11,9 @@
 #include "fsdp/error.h"
 
 namespace fsdp {
+
+inline constexpr int kMostRanksOnNode = 256; // two pipes each
+inline constexpr int kMostNodes = INT_MAX / kMostRanksOnNode;
 
 struct RunOptions {
   int num_ranks = 1; ///< on this node; the same on every node

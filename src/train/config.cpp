@@ -1,8 +1,11 @@
 #include "train/config.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
+#include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <ranges>
 #include <system_error>
 
@@ -58,11 +61,54 @@ void check_batch(const TrainOptions& options, int world_size) {
           std::to_string(share));
 }
 
+/// The largest tensor of a pass must fit, or the system kills the ranks.
+void check_memory(
+    const TrainOptions& options, int world_size, const MemoryLimit& memory) {
+  constexpr auto kMost = std::numeric_limits<std::int64_t>::max();
+  const std::int64_t batch = options.batch;
+  const std::int64_t seq = options.seq;
+  const bool is_split = options.micro_batch != 0;
+  const std::int64_t micro =
+      is_split ? options.micro_batch : batch / world_size;
+  require(
+      batch <= kMost / seq,
+      "--batch " + std::to_string(batch) + " x --seq " + std::to_string(seq) +
+          ": expected at most " + std::to_string(kMost) +
+          " tokens per step; lower one of them");
+  // In floating point, which does not overflow.
+  const double bytes = static_cast<double>(micro) * static_cast<double>(seq) *
+                       static_cast<double>(options.shape.vocab_size) *
+                       sizeof(float);
+  const auto gigabytes = [](double size) {
+    std::array<char, 32> text{};
+    std::snprintf(text.data(), text.size(), "%.4g GB", size / 1e9);
+    return std::string(text.data());
+  };
+  require(
+      bytes <= static_cast<double>(memory.available_bytes),
+      (is_split ? "--micro-batch " + std::to_string(micro)
+                : "--batch " + std::to_string(batch) + " over " +
+                      std::to_string(world_size) + " ranks") +
+          ", --seq " + std::to_string(seq) +
+          ": the logits of one pass alone take " + gigabytes(bytes) + " (" +
+          std::to_string(micro) + " sequences x " + std::to_string(seq) +
+          " tokens x a vocabulary of " +
+          std::to_string(options.shape.vocab_size) + " x 4 bytes), " +
+          gigabytes(static_cast<double>(memory.available_bytes)) +
+          " are available (" + memory.source + "); lower " +
+          (is_split ? "--micro-batch" : "--batch, give a --micro-batch") +
+          " or lower --seq");
+}
+
 void check_reports(const TrainOptions& options) {
   const bool is_bytes = options.shape.vocab_size == kByteVocabulary;
-  for (const char* name : {"prompt", "sample"}) {
+  const auto asks_for = [&](const std::string& name, bool is_something) {
+    return is_something && options.given.contains(name);
+  };
+  for (const auto& [name, is_something] :
+       {std::pair("prompt", true), std::pair("sample", options.sample > 0)}) {
     require(
-        is_bytes || !options.given.contains(name),
+        is_bytes || !asks_for(name, is_something),
         "--" + std::string(name) + " has no effect: preset " + options.preset +
             " is no model of bytes");
   }
@@ -70,7 +116,7 @@ void check_reports(const TrainOptions& options) {
       options.sample > 0 || !options.given.contains("prompt"),
       "--prompt has no effect with --sample 0");
   require(
-      !options.fixed_random_batch || !options.given.contains("evals"),
+      !options.fixed_random_batch || !asks_for("evals", options.evals > 0),
       "--evals has no effect: preset " + options.preset +
           " trains on one random batch unless --data names something else");
 }
@@ -153,7 +199,8 @@ TrainOptions make_train_options(const std::vector<Setting>& settings) {
   return options;
 }
 
-void check_train_options(const TrainOptions& options, int world_size) {
+void check_train_options(
+    const TrainOptions& options, int world_size, const MemoryLimit& memory) {
   require(
       options.steps > 0 || options.minutes > 0,
       "nothing says when to stop: give --steps or --minutes");
@@ -171,6 +218,7 @@ void check_train_options(const TrainOptions& options, int world_size) {
           " holds at most " + std::to_string(options.shape.max_seq) +
           " positions");
   check_batch(options, world_size);
+  check_memory(options, world_size, memory);
   check_reports(options);
 }
 

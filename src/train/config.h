@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/memory_limits.h"
 #include "train/presets.h"
 
 namespace fsdp {
@@ -67,8 +68,12 @@ const std::vector<TrainFlag>& train_flags();
 TrainOptions make_train_options(const std::vector<Setting>& settings);
 
 /// Throws ConfigError where the settings contradict each other, do not divide
-/// over `world_size` ranks, or would have no effect.
-void check_train_options(const TrainOptions& options, int world_size);
+/// over `world_size` ranks, would have no effect, or name sizes of which one
+/// rank's logits of one pass alone exceed `memory`.
+void check_train_options(
+    const TrainOptions& options,
+    int world_size,
+    const MemoryLimit& memory = available_memory());
 
 /// "preset=bytes steps=0 ...": every flag with its value in effect.
 std::string describe(const TrainOptions& options);

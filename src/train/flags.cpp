@@ -39,7 +39,11 @@ std::int64_t whole(
     std::int64_t most = std::numeric_limits<std::int64_t>::max()) {
   const auto value = parse<std::int64_t>(text);
   if (!value || *value < least || *value > most) {
-    const bool bounded = most != std::numeric_limits<std::int64_t>::max();
+    const bool too_large =
+        !value && !text.empty() &&
+        text.find_first_not_of("0123456789") == std::string::npos;
+    const bool bounded =
+        too_large || most != std::numeric_limits<std::int64_t>::max();
     bad_value(
         flag,
         text,
@@ -90,7 +94,7 @@ std::vector<TrainFlag> model_and_data_flags() {
   return {
       {"preset",
        "NAME",
-       "Model and defaults of the other flags: seed, mid, bytes, words or tiny",
+       "Model and defaults of the other flags, one of those below",
        [](Options& o, const Text& t) {
          const Preset& preset = find_preset(t);
          static_cast<TrainDefaults&>(o) = preset.defaults;

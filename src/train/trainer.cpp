@@ -9,12 +9,13 @@
 #include <string>
 #include <utility>
 
-#include "comm/c10d/run_together.h"
+#include "comm/c10d/run_together.h" // AgreedError
 #include "comm/error_text.h"
 #include "fsdp/clip_grad.h"
 #include "fsdp/error.h"
 #include "fsdp/fully_shard.h"
 #include "fsdp/memory.h"
+#include "train/run_on_ranks.h"
 #include "train/run_setup.h"
 #include "train/sampling.h"
 #include "train/schedule.h"
@@ -43,7 +44,7 @@ Trainer::Trainer(
   at::set_num_threads(options_.threads);
   share_ = options_.batch / group_.size();
   micro_ = options_.micro_batch == 0 ? share_ : options_.micro_batch;
-  run_together(group_, [&] {
+  run_on_ranks(group_, [&] {
     model_ = make(options_.shape, options_.seed);
     if (!options_.fixed_random_batch) {
       corpus_ = open_run_corpus(options_);
@@ -67,7 +68,7 @@ void Trainer::tell(Call&& call) {
 }
 
 TrainSummary Trainer::run() {
-  run_together(group_, [this] { train_and_report(); });
+  run_on_ranks(group_, [this] { train_and_report(); });
   return summary_;
 }
 

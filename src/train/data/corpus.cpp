@@ -71,7 +71,7 @@ std::vector<fs::path> list_files(const fs::path& folder) {
          ++entry) {
       if (is_hidden(entry->path())) {
         entry.disable_recursion_pending();
-      } else if (entry->is_regular_file() && !entry->is_symlink()) {
+      } else if (!entry->is_symlink() && entry->is_regular_file()) {
         files.push_back(entry->path());
       }
     }
@@ -242,6 +242,8 @@ Corpus open_corpus(
   Corpus corpus;
   if (fs::is_directory(status)) {
     corpus = open_folder(path, vocab_size, extension);
+  } else if (!fs::is_regular_file(status)) {
+    fail(path, "is no regular file and no folder"); // a pipe may never end
   } else if (path.extension() == ".bin") {
     corpus = open_token_files(path, {path}, vocab_size);
   } else {

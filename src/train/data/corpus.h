@@ -31,8 +31,9 @@ struct Corpus {
 ///    counted in the description. `extension` (".py"), if not empty, keeps
 ///    files that end so and no others.
 ///
-/// Throws DataError, naming the path: unreadable, an empty folder, either part
-/// shorter than `min_tokens`, a token (or byte) not below `vocab_size`.
+/// Throws DataError, naming the path: unreadable, neither a regular file nor a
+/// folder (a pipe, a device), an empty folder, either part shorter than
+/// `min_tokens`, a token (or byte) not below `vocab_size`.
 Corpus open_corpus(
     const std::filesystem::path& path,
     std::int64_t vocab_size,

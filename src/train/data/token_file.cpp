@@ -39,6 +39,8 @@ class MappedFile {
       }
       fail(path, std::string("cannot be read: ") + std::strerror(reason));
     }
+    inode_ = status.st_ino;
+    device_ = status.st_dev;
     size_ = static_cast<std::size_t>(status.st_size);
     if (size_ > 0) {
       data_ = ::mmap(nullptr, size_, PROT_READ, MAP_SHARED, fd, 0);
@@ -57,12 +59,34 @@ class MappedFile {
     }
   }
 
+  /// Reading what the file has lost ends the process with SIGBUS, so throw
+  /// before that. A file cut short between this look and the read still does
+  /// it. The look goes by the path, as a descriptor kept for each of a
+  /// thousand files would meet the limit on open ones; another file under that
+  /// path leaves the mapped one whole.
+  void check_size(const std::filesystem::path& path) const {
+    struct stat status {};
+    const bool same = ::stat(path.c_str(), &status) == 0 &&
+                      status.st_ino == inode_ && status.st_dev == device_;
+    const auto now = static_cast<std::size_t>(status.st_size);
+    if (same && now < size_) {
+      fail(
+          path,
+          "shrank from " + std::to_string(size_) + " to " +
+              std::to_string(now) +
+              " bytes while it was in use: leave it as it is until the run "
+              "is over");
+    }
+  }
+
   const char* data() const { return static_cast<const char*>(data_); }
   std::size_t size() const { return size_; }
 
  private:
   void* data_ = nullptr;
   std::size_t size_ = 0;
+  ino_t inode_ = 0;
+  dev_t device_ = 0;
 };
 
 class TokenFile final : public TokenSource {
@@ -79,6 +103,7 @@ class TokenFile final : public TokenSource {
   std::int64_t size() const override { return num_tokens_; }
 
   void copy(std::int64_t begin, std::span<std::int64_t> out) const override {
+    file_.check_size(path_);
     for (std::int64_t& token : out) {
       token = checked(begin++);
     }

@@ -39,7 +39,7 @@ class ByteSource final : public TokenSource {
 /// GPT-2's vocabulary. Throws DataError if it cannot be read, is llm.c's with
 /// 32-bit tokens or another version, if its length does not fit the header, or
 /// if one of its first million tokens is not below `vocab_size`; copy() throws
-/// it for the others.
+/// it for the others, and if the file has become shorter.
 std::shared_ptr<const TokenSource> open_token_file(
     const std::filesystem::path& path, std::int64_t vocab_size);
 

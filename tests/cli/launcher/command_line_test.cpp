@@ -149,6 +149,42 @@ TEST_F(CommandLine, RefusesWhatIsNoNumber) {
   }
 }
 
+TEST_F(CommandLine, NamesTheOptionOfWhatIsNoNumber) {
+  expect_refused(
+      {"run", "-n", "2.5", "--", "true"},
+      "fsdp run: -n is \"2.5\": expected a whole number from 1 to 256");
+  expect_refused(
+      {"run", "-n", "", "--", "true"},
+      "fsdp run: -n is \"\": expected a whole number from 1 to 256");
+  expect_refused(
+      {"run", "--nnodes", "99999999999", "--", "true"},
+      "fsdp run: --nnodes is \"99999999999\": expected a whole number from 1 "
+      "to 8388607");
+  expect_refused(
+      {"run", "--nnodes", "2147483647", "--", "true"},
+      "fsdp run: --nnodes is 2147483647: expected at most 8388607 nodes");
+  expect_refused(
+      {"run", "--node-rank", "x", "--", "true"},
+      "fsdp run: --node-rank is \"x\": expected a whole number of at least 0, "
+      "below --nnodes");
+  expect_refused(
+      {"run", "--master-port", "http", "--", "true"},
+      "fsdp run: --master-port is \"http\": expected a port up to 65535, or 0 "
+      "for a free one");
+  expect_refused(
+      {"run", "--log-dir", "", "--", "true"},
+      "fsdp run: --log-dir is \"\": expected the name of a folder");
+  expect_refused(
+      {"run", "--log-dir=", "-n", "2", "--", "true"},
+      "fsdp run: --log-dir is \"\": expected the name of a folder");
+}
+
+TEST_F(CommandLine, TakesAnOptionOnce) {
+  expect_refused(
+      {"run", "-n", "2", "--ranks=3", "--", "true"},
+      "fsdp run: -n is given 2 times ('2', '3'): expected it once at most");
+}
+
 TEST_F(CommandLine, SaysWhyAProgramCannotBeRun) {
   expect_refused(
       {"run", "--", "no-such-program"},

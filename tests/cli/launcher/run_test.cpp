@@ -165,6 +165,55 @@ TEST_F(Run, StopsWhenNobodyReadsItsOutput) {
   EXPECT_LT(result.elapsed, 10s);
 }
 
+TEST_F(Run, SaysWhyItsOutputCannotBeWritten) {
+  const std::string start = std::string(FSDP_PROGRAM) + " run -n 2 -- ";
+  // Ranks that go on, and ranks that end at once.
+  for (const std::string program :
+       {FSDP_RANK_PROGRAM " megabytes=1 wait", "echo text"}) {
+    const ProcessResult result =
+        run({"sh", "-c", "exec " + start + program + " > /dev/full"},
+            {.env = {{"OMP_NUM_THREADS", "1"}}});
+    EXPECT_EQ(
+        result.err,
+        "fsdp run: standard output cannot be written: No space left on device; "
+        "send it elsewhere\n");
+    EXPECT_EQ(result.exit_code, 1);
+    EXPECT_LT(result.elapsed, 10s);
+  }
+  // A rank's own failure goes first.
+  const ProcessResult failed =
+      run({"sh", "-c", "exec " + start + "sh -c 'exit 3' > /dev/full"});
+  EXPECT_EQ(failed.exit_code, 3) << failed.err;
+}
+
+TEST_F(Run, ALogAtTheLimitOnFileSizesEndsThatLogOnly) {
+  const std::string logs = path("logs");
+  const ProcessResult result =
+      run({"bash",
+           "-c",
+           "ulimit -f 1; exec " + std::string(FSDP_PROGRAM) +
+               " run --log-dir " + logs +
+               " -- bash -c 'printf %3000s; echo; "
+               "echo the end'"},
+          {.env = {{"OMP_NUM_THREADS", "1"}}});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.out, HasSubstr("[rank 0] the end\n"));
+  EXPECT_THAT(
+      result.err,
+      HasSubstr("fsdp run: the log of rank 0 ends here: File too large\n"));
+  EXPECT_EQ(std::filesystem::file_size(logs + "/rank-0.log"), 1024U);
+}
+
+TEST_F(Run, RanksKeepTheSignalOfTheLimitOnFileSizes) {
+  const ProcessResult result = run(
+      {"bash",
+       "-c",
+       "exec " + std::string(FSDP_PROGRAM) +
+           " run -- bash -c 'ulimit -f 1; exec head -c 3000 /dev/zero > " +
+           path("file") + "'"});
+  EXPECT_EQ(result.exit_code, 128 + SIGXFSZ) << result.err;
+}
+
 TEST_F(Run, RunsAProgramFoundInPathWithItsArgumentsUntouched) {
   const ProcessResult result = run(
       {FSDP_PROGRAM,

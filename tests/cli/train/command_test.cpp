@@ -2,10 +2,13 @@
 
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "train_fixture.h"
@@ -32,20 +35,20 @@ using ::testing::Not;
 
 class TrainCommand : public TrainTest {
  protected:
-  /// A short run of preset tiny; later options win.
+  /// A short run of preset tiny, but for what `more` sets otherwise.
   Arguments tiny(const Arguments& more) const {
-    Arguments options{
-        "--preset",
-        "tiny",
-        "--data",
-        text_file(),
-        "--batch",
-        "4",
-        "--seq",
-        "16",
-        "--sample",
-        "8"};
-    options.insert(options.end(), more.begin(), more.end());
+    Arguments options = more;
+    for (const auto& [flag, value] :
+         std::vector<std::pair<std::string, std::string>>{
+             {"--preset", "tiny"},
+             {"--data", text_file()},
+             {"--batch", "4"},
+             {"--seq", "16"},
+             {"--sample", "8"}}) {
+      if (std::find(more.begin(), more.end(), flag) == more.end()) {
+        options.insert(options.end(), {flag, value});
+      }
+    }
     return options;
   }
 
@@ -156,6 +159,75 @@ TEST_F(TrainCommand, MistakesInFlagsAreOneLineAndStatusTwo) {
       "fsdp train: --backend 'mpi': expected auto, self, shm or gloo");
 }
 
+TEST_F(TrainCommand, ConfigurationNamesAFile) {
+  expect_error(
+      alone({"--config", folder_.string()}),
+      2,
+      "fsdp train: --config '" + folder_.string() +
+          "': is a folder, expected a file of settings");
+  expect_error(
+      alone({"--config", ""}),
+      2,
+      "fsdp train: --config '': expected a file of settings");
+}
+
+TEST_F(TrainCommand, SwitchesTakeTrueAndFalseAsTheFileDoes) {
+  const ProcessResult off =
+      run(alone(tiny({"--steps", "1", "--skip-nonfinite=false"})));
+  EXPECT_EQ(off.exit_code, 0) << off.err;
+  EXPECT_THAT(off.out, HasSubstr(" skip-nonfinite=false "));
+  const std::string toml = write("run.toml", "skip-nonfinite = false\n");
+  const ProcessResult on =
+      run(alone(tiny({"--config", toml, "--steps", "1", "--skip-nonfinite"})));
+  EXPECT_EQ(on.exit_code, 0) << on.err;
+  EXPECT_THAT(on.out, HasSubstr(" skip-nonfinite=true "));
+  expect_error(
+      alone({"--skip-nonfinite=maybe"}),
+      2,
+      "fsdp train: --skip-nonfinite 'maybe': expected true or false");
+  expect_error(
+      alone({"--no-sync-accumulation=0"}),
+      2,
+      "fsdp train: --no-sync-accumulation '0': expected true or false");
+  expect_error(
+      alone({"--skip-nonfinite=", "--steps", "1"}),
+      2,
+      "fsdp train: unexpected \"\": expected options only");
+}
+
+TEST_F(TrainCommand, FlagsAreGivenOnceAtMost) {
+  expect_error(
+      alone({"--steps", "1", "--seed", "3", "--steps", "2"}),
+      2,
+      "fsdp train: --steps is given 2 times ('1', '2'): expected it once at "
+      "most");
+  expect_error(
+      alone({"--skip-nonfinite", "--skip-nonfinite=false"}),
+      2,
+      "fsdp train: --skip-nonfinite is given 2 times ('true', 'false'): "
+      "expected it once at most");
+  expect_error(
+      alone({"--config", "a", "--config", "b"}),
+      2,
+      "fsdp train: --config is given 2 times ('a', 'b'): expected it once at "
+      "most");
+}
+
+TEST_F(TrainCommand, SizesBeyondAllMemoryAreRefusedBeforeAnythingIsBuilt) {
+  const ProcessResult result =
+      run(alone(tiny({"--steps", "1", "--batch", "9223372036854775806"})));
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(
+      result.err,
+      "fsdp train: --batch 9223372036854775806 x --seq 16: expected at most "
+      "9223372036854775807 tokens per step; lower one of them\n");
+  const ProcessResult large =
+      run(alone(tiny({"--steps", "1", "--batch", "2000000000"})));
+  EXPECT_EQ(large.exit_code, 2);
+  EXPECT_THAT(large.err, HasSubstr("the logits of one pass alone take "));
+  EXPECT_LT(large.elapsed, 10s);
+}
+
 TEST_F(TrainCommand, UnusableDataIsOneLineAndAFailure) {
   expect_error(
       alone(tiny({"--data", path("gone")})),
@@ -169,6 +241,12 @@ TEST_F(TrainCommand, UnusableDataIsOneLineAndAFailure) {
       "fsdp train: --data '" + small +
           "': too short: the validation part holds 5 tokens, at least 17 are "
           "needed (--seq and one more)");
+  const std::string pipe = path("pipe");
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  expect_error(
+      alone(tiny({"--data", pipe})),
+      1,
+      "fsdp train: --data '" + pipe + "': is no regular file and no folder");
 }
 
 TEST_F(TrainCommand, TrainsOnTokenFilesOfNanoGptAndOfLlmC) {
@@ -316,6 +394,23 @@ TEST_F(TrainCommand, HelpShowsEveryFlag) {
         "--skip-nonfinite"}) {
     EXPECT_THAT(result.out, HasSubstr(std::string(flag) + " "));
   }
+}
+
+TEST_F(TrainCommand, HelpShowsThePresetsAndTheDefaultsThatAllShare) {
+  const ProcessResult result = run(alone({"--help"}));
+  for (const char* line :
+       {"\n  seed    SimpleTransformer, 9.87 M parameters, one fixed batch\n",
+        "\n  mid     SimpleTransformer, ",
+        "\n  bytes   decoder over bytes, ",
+        "\n  words   decoder over GPT-2's tokens, ",
+        "\n  tiny    decoder over bytes, 0.1 M parameters, ",
+        "(default: bytes)",
+        "(default: fp32)",
+        "(default: 300)",
+        "(default: auto)"}) {
+    EXPECT_THAT(result.out, HasSubstr(line));
+  }
+  EXPECT_THAT(result.out, Not(HasSubstr("Tokens per sequence (default")));
 }
 
 } // namespace

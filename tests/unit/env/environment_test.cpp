@@ -172,7 +172,8 @@ TEST(LaunchEnvironment, SaysWhatAVariableHoldsAndWhatItShould) {
       {{{"WORLD_SIZE", "0"}},
        "WORLD_SIZE is \"0\": expected a whole number of at least 1"},
       {{{"WORLD_SIZE", "99999999999"}},
-       "WORLD_SIZE is \"99999999999\": expected a whole number of at least 1"},
+       "WORLD_SIZE is \"99999999999\": expected a whole number from 1 to "
+       "2147483647"},
       {{{"LOCAL_RANK", "2"}},
        "LOCAL_RANK is \"2\": expected a whole number from 0 to 1, as "
        "LOCAL_WORLD_SIZE is 2"},

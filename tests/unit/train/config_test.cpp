@@ -133,6 +133,10 @@ TEST(Config, ValuesThatAreNoneAreRefusedByName) {
       {{"steps", "-1"}, "a whole number of at least 0"},
       {{"steps", "1.5"}, "a whole number of at least 0"},
       {{"steps", ""}, "a whole number of at least 0"},
+      {{"steps", "99999999999999999999"},
+       "a whole number from 0 to 9223372036854775807"},
+      {{"seed", "18446744073709551616"},
+       "a whole number from 0 to 9223372036854775807"},
       {{"batch", "0"}, "a whole number of at least 1"},
       {{"threads", "0"}, "a whole number from 1 to 1024"},
       {{"minutes", "nan"}, "a number of at least 0"},
@@ -184,6 +188,58 @@ TEST(Config, SettingsWithoutEffectAreErrors) {
   EXPECT_EQ(
       error_of({{"prompt", "x"}, {"sample", "0"}}),
       "--prompt has no effect with --sample 0");
+}
+
+TEST(Config, AskingForNoneOfWhatIsNotThereIsNoError) {
+  EXPECT_EQ(
+      error_of({{"preset", "seed"}, {"sample", "0"}, {"evals", "0"}}),
+      "no error");
+  EXPECT_EQ(
+      error_of({{"preset", "seed"}, {"sample", "1"}}),
+      "--sample has no effect: preset seed is no model of bytes");
+}
+
+TEST(Config, LogitsOfOnePassMustFitTheMemory) {
+  const auto error_with = [](std::vector<Setting> settings,
+                             std::uint64_t available) -> std::string {
+    settings.insert(settings.begin(), {"preset", "tiny"});
+    settings.insert(settings.begin(), {"seq", "250"});
+    try {
+      check_train_options(
+          make_train_options(settings), 2, {available, "a test's"});
+    } catch (const ConfigError& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  // 50 sequences x 250 tokens x 256 bytes x 4
+  constexpr std::uint64_t kLogits = 12'800'000;
+  EXPECT_EQ(error_with({{"batch", "100"}}, kLogits), "no error");
+  EXPECT_EQ(
+      error_with({{"batch", "100"}}, kLogits - 1),
+      "--batch 100 over 2 ranks, --seq 250: the logits of one pass alone take "
+      "0.0128 GB (50 sequences x 250 tokens x a vocabulary of 256 x 4 bytes), "
+      "0.0128 GB are available (a test's); lower --batch, give a --micro-batch "
+      "or lower --seq");
+  EXPECT_EQ(
+      error_with({{"batch", "200"}, {"micro-batch", "50"}}, kLogits),
+      "no error");
+  EXPECT_EQ(
+      error_with({{"batch", "200"}, {"micro-batch", "50"}}, 1'000'000),
+      "--micro-batch 50, --seq 250: the logits of one pass alone take 0.0128 "
+      "GB (50 sequences x 250 tokens x a vocabulary of 256 x 4 bytes), 0.001 "
+      "GB are available (a test's); lower --micro-batch or lower --seq");
+  // Beyond what the arithmetic holds.
+  EXPECT_EQ(
+      error_with({{"batch", "9223372036854775806"}, {"micro-batch", "1"}}, 1),
+      "--batch 9223372036854775806 x --seq 250: expected at most "
+      "9223372036854775807 tokens per step; lower one of them");
+  EXPECT_THAT(
+      error_of(
+          {{"preset", "seed"}, {"batch", "1"}, {"seq", "9223372036854775807"}}),
+      testing::StartsWith(
+          "--batch 1 over 1 ranks, --seq 9223372036854775807: the logits of "
+          "one pass alone take 3.689e+14 GB "));
 }
 
 TEST(Config, ContradictionsAreErrors) {

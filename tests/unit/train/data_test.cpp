@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdint>
@@ -231,6 +232,61 @@ TEST_F(Data, TokensBeyondTheFirstMillionAreCheckedWhenRead) {
   source->copy(999'000, window);
   EXPECT_EQ(window.back(), 7);
   EXPECT_THROW(source->copy(1'000'000, window), DataError);
+}
+
+TEST_F(Data, TokenFilesThatShrinkAreErrorsAtTheNextRead) {
+  const fs::path path =
+      write("shrinks.bin", tokens(std::vector<std::uint16_t>(100'000, 7)));
+  const auto source = open_token_file(path, 256);
+  std::vector<std::int64_t> window(1000);
+  fs::resize_file(path, 250'000);
+  source->copy(99'000, window);
+  fs::resize_file(path, 4000);
+  try {
+    source->copy(99'000, window);
+    ADD_FAILURE();
+  } catch (const DataError& error) {
+    EXPECT_EQ(
+        error.what(),
+        "token file '" + path.string() +
+            "': shrank from 200000 to 4000 bytes while it was in use: leave it "
+            "as it is until the run is over");
+  }
+}
+
+TEST_F(Data, TokenFilesThatAreReplacedOrRemovedAreReadAsTheyWere) {
+  const fs::path path =
+      write("replaced.bin", tokens(std::vector<std::uint16_t>(100'000, 7)));
+  const auto source = open_token_file(path, 256);
+  std::vector<std::int64_t> window(1000);
+  fs::rename(write("other.bin", tokens({1, 2, 3})), path);
+  source->copy(99'000, window);
+  EXPECT_EQ(window.back(), 7);
+  fs::remove(path);
+  source->copy(50'000, window);
+  EXPECT_EQ(window.back(), 7);
+}
+
+TEST_F(Data, PipesAndDevicesAreNoData) {
+  const fs::path pipe = folder_ / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const fs::path tokens_pipe = folder_ / "pipe.bin";
+  ASSERT_EQ(::mkfifo(tokens_pipe.c_str(), 0600), 0);
+  for (const fs::path& path : {pipe, tokens_pipe, fs::path("/dev/zero")}) {
+    EXPECT_EQ(
+        error_of(path),
+        "--data '" + path.string() + "': is no regular file and no folder");
+  }
+}
+
+TEST_F(Data, FoldersLeaveLinksAndPipesOut) {
+  write("a.txt", std::string(100, 'x'));
+  fs::create_symlink("loop", folder_ / "loop");
+  fs::create_symlink("gone", folder_ / "dangling");
+  fs::create_directory_symlink(folder_, folder_ / "again");
+  ASSERT_EQ(::mkfifo((folder_ / "pipe").c_str(), 0600), 0);
+  const Corpus corpus = open_corpus(folder_, 256, 3);
+  EXPECT_EQ(text_of(*corpus.train), std::string(95, 'x'));
 }
 
 TEST_F(Data, DefaultTextIsBesideTheRunningLibTorch) {

@@ -3,11 +3,13 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <exception>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -395,6 +397,30 @@ TEST(Trainer, AFailureOfOneRankReachesTheOthers) {
     }
   });
   EXPECT_THAT(peer, ::testing::HasSubstr("the disk is full"));
+}
+
+TEST(Trainer, AnErrorOfLibTorchIsOneLineOnEveryRank) {
+  struct Failing : TrainObserver {
+    void on_step(const StepMetrics&) override {
+      TORCH_CHECK(false, "one line\nand another");
+    }
+  };
+  Failing failing;
+  std::string own;
+  std::string peer;
+  testing::with_ranks(2, [&](const ProcessGroup& world) {
+    Trainer trainer(make_train_options(tiny()), world, {&failing});
+    try {
+      trainer.run();
+    } catch (const PeerError& error) {
+      peer = error.what();
+    } catch (const std::exception& error) {
+      own = error.what();
+    }
+  });
+  EXPECT_EQ(own, "one line and another");
+  EXPECT_THAT(peer, ::testing::HasSubstr(own));
+  EXPECT_THAT(peer, ::testing::Not(::testing::HasSubstr("\n")));
 }
 
 TEST(Trainer, UnreadableDataIsNamedOnEveryRank) {
