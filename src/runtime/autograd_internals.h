@@ -9,6 +9,10 @@
 #include <memory>
 #include <string>
 
+namespace torch::autograd {
+struct Node;
+}
+
 namespace fsdp {
 
 /// An AccumulateGrad node of a parameter that is kept alive, so that every
@@ -38,24 +42,8 @@ class PinnedAccumulator {
 /// identity: version counter, grad, accumulator and hooks.
 void become(const at::Tensor& target, const at::Tensor& source);
 
-/// True inside a hook or a recomputation of a running backward.
-bool in_backward();
-
-/// What the autograd engine tells about each outermost backward() of the
-/// calling thread. Called on the thread that called backward().
-class BackwardListener {
- public:
-  virtual ~BackwardListener() = default;
-  /// All gradients have been computed; backward() returns after this.
-  virtual void backward_ended() = 0;
-  /// Called inside the catch block of what backward() throws.
-  virtual void backward_failed() noexcept = 0;
-};
-
-/// Tells `listener` of the backwards that the calling thread runs, the present
-/// one included, until it dies. Throws UsageError if another autograd engine
-/// (Python's) is installed.
-void listen_to_backward(const std::shared_ptr<BackwardListener>& listener);
+/// Whether the node is a PinnedAccumulator's.
+bool is_pinned_accumulator(torch::autograd::Node& node);
 
 /// The text of the exception being handled, without LibTorch's backtrace.
 std::string current_exception_text() noexcept;

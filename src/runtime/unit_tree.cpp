@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "comm/error_text.h"
+#include "runtime/autograd_internals.h"
 #include "runtime/unit.h"
 
 namespace fsdp {
@@ -160,8 +161,8 @@ std::size_t UnitTree::record_use(Unit& unit) {
 void UnitTree::begin_backward() {
   if (!backward_active_) {
     backward_active_ = true;
-    backward_thread_ = std::this_thread::get_id();
-    listen_to_backward(shared_from_this());
+    running_backward_ = fsdp::backward_number();
+    join_backward(shared_from_this());
     ++backward_number_;
     entry_epoch_ = engine_->communicator().epoch();
   }
@@ -181,8 +182,8 @@ void UnitTree::flush_prefetch() {
   }
 }
 
-void UnitTree::backward_ended() {
-  if (!backward_active_ || backward_thread_ != std::this_thread::get_id()) {
+void UnitTree::backward_ended(std::uint64_t number) {
+  if (!backward_active_ || running_backward_ != number) {
     return;
   }
   flush_prefetch();
@@ -199,10 +200,9 @@ void UnitTree::backward_ended() {
   current_unit_.clear();
 }
 
-void UnitTree::backward_failed() noexcept {
+void UnitTree::backward_failed(std::uint64_t number) noexcept {
   const bool concerns_this =
-      backward_active_ ? backward_thread_ == std::this_thread::get_id()
-                       : !uses_.empty();
+      backward_active_ ? running_backward_ == number : !uses_.empty();
   if (!concerns_this) {
     return;
   }

@@ -9,11 +9,10 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "fsdp/fully_shard.h"
-#include "runtime/autograd_internals.h"
+#include "runtime/backward_listener.h"
 #include "runtime/shard_engine.h"
 
 namespace fsdp {
@@ -67,8 +66,8 @@ class UnitTree final : public BackwardListener,
   void set_current_unit(const std::string& description) {
     current_unit_ = description;
   }
-  void backward_ended() override;
-  void backward_failed() noexcept override;
+  void backward_ended(std::uint64_t number) override;
+  void backward_failed(std::uint64_t number) noexcept override;
 
   /// Inside a catch block: tells the other ranks, and returns every unit to its
   /// sharded state with the gradients of the failed step dropped.
@@ -97,7 +96,7 @@ class UnitTree final : public BackwardListener,
   std::vector<Unit*> uses_;           ///< since the last backward
   bool backward_active_ = false;
   std::uint64_t backward_number_ = 0;
-  std::thread::id backward_thread_; ///< that runs the active one
+  std::uint64_t running_backward_ = 0; ///< fsdp::backward_number() of it
   std::int64_t deferred_use_ = -1;
   std::string current_unit_;
   int prefetch_depth_ = 1;
