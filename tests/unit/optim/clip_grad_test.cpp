@@ -268,8 +268,10 @@ TEST(ClipGradNorm, SeesAnInfinityOfOneRankEverywhere) {
     if (world.rank() == 1) {
       model->weight.mutable_grad().fill_(kInfinity);
     }
+    const at::Tensor before = model->weight.grad().clone();
     for (const double p : {2.0, kInfinity}) {
       EXPECT_EQ(clip_grad_norm_(*model, 0.1, p), kInfinity);
+      EXPECT_TRUE(model->weight.grad().equal(before)) << "scaled to zero";
     }
     EXPECT_THAT(
         message_of([&] { clip_grad_norm_(*model, 0.1, 2.0, true); }),
