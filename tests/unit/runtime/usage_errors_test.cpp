@@ -12,6 +12,11 @@
 #include "fsdp/optim.h"
 #include "unit/runtime/runtime_test.h"
 
+// One test looks at the signal that ends a process.
+extern "C" const char* __asan_default_options() {
+  return "handle_segv=0:allow_user_segv_handler=1";
+}
+
 namespace fsdp {
 namespace {
 
