@@ -11,5 +11,6 @@
 #include "fsdp/memory.h"
 #include "fsdp/mixed_precision.h"
 #include "fsdp/optim.h"
+#include "fsdp/optim_state.h"
 #include "fsdp/process_group.h"
 #include "fsdp/reduce_op.h"

@@ -5,6 +5,7 @@
 //
 // A step is local: no communication. Construct them after fully_shard.
 
+#include <cstddef>
 #include <memory>
 #include <vector>
 
@@ -13,6 +14,13 @@ class Tensor;
 }
 
 namespace fsdp {
+
+class Optimizer;
+
+namespace optim {
+struct StateSlot;
+std::vector<StateSlot> slots_of(Optimizer& optimizer, std::size_t index);
+} // namespace optim
 
 /// Decoupled weight decay (Loshchilov and Hutter, 2019).
 struct AdamWOptions {
@@ -44,7 +52,7 @@ struct SGDOptions {
 /// not copies); parameters without `.grad` are skipped, as in torch.optim. Each
 /// step bumps the parameters' versions, so that autograd notices a stale
 /// backward. Throws UsageError when a parameter is gathered, or its gradient
-/// does not have its shape.
+/// does not have its shape. fsdp/optim_state.h keeps and loads their state.
 class Optimizer {
  public:
   virtual ~Optimizer() = default;
@@ -59,6 +67,11 @@ class Optimizer {
   Optimizer(std::vector<at::Tensor> parameters, double lr);
   std::vector<at::Tensor> parameters_;
   double lr_;
+
+ private:
+  friend std::vector<optim::StateSlot> optim::slots_of(
+      Optimizer& optimizer, std::size_t index);
+  virtual std::vector<optim::StateSlot> slots(std::size_t index) = 0;
 };
 
 class AdamW final : public Optimizer {
@@ -68,6 +81,7 @@ class AdamW final : public Optimizer {
   void step() override;
 
  private:
+  std::vector<optim::StateSlot> slots(std::size_t index) override;
   struct State;
   std::unique_ptr<State> state_;
 };
@@ -79,6 +93,7 @@ class Adam final : public Optimizer {
   void step() override;
 
  private:
+  std::vector<optim::StateSlot> slots(std::size_t index) override;
   struct State;
   std::unique_ptr<State> state_;
 };
@@ -90,6 +105,7 @@ class SGD final : public Optimizer {
   void step() override;
 
  private:
+  std::vector<optim::StateSlot> slots(std::size_t index) override;
   struct State;
   std::unique_ptr<State> state_;
 };

@@ -15,6 +15,7 @@
 #include "fsdp/optim.h"
 #include "optim/option_checks.h"
 #include "optim/parameter_groups.h"
+#include "optim/state_slots.h"
 
 namespace fsdp {
 namespace {
@@ -131,6 +132,17 @@ void adam_step(
   }
 }
 
+template <typename Options>
+std::vector<optim::StateSlot> adam_slots(
+    const at::Tensor& parameter, AdamState<Options>& state, std::size_t index) {
+  Moments& moments = state.moments[index];
+  const at::Tensor step = at::zeros({}, parameter.options().dtype(at::kFloat));
+  return {
+      {"exp_avg", &moments.exp_avg, parameter},
+      {"exp_avg_sq", &moments.exp_avg_sq, parameter},
+      {"step", &moments.step, step}};
+}
+
 } // namespace
 
 struct AdamW::State : AdamState<AdamWOptions> {};
@@ -150,6 +162,10 @@ void AdamW::step() {
   });
 }
 
+std::vector<optim::StateSlot> AdamW::slots(std::size_t index) {
+  return adam_slots(parameters_[index], *state_, index);
+}
+
 struct Adam::State : AdamState<AdamOptions> {};
 
 Adam::Adam(std::vector<at::Tensor> parameters, AdamOptions options)
@@ -165,6 +181,10 @@ void Adam::step() {
   adam_step("Adam", parameters_, *state_, lr_, [](auto&&... arguments) {
     at::_fused_adam_(arguments...);
   });
+}
+
+std::vector<optim::StateSlot> Adam::slots(std::size_t index) {
+  return adam_slots(parameters_[index], *state_, index);
 }
 
 } // namespace fsdp

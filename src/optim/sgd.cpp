@@ -13,6 +13,7 @@
 #include "fsdp/optim.h"
 #include "optim/option_checks.h"
 #include "optim/parameter_groups.h"
+#include "optim/state_slots.h"
 
 namespace fsdp {
 
@@ -125,6 +126,16 @@ void SGD::step() {
         lists.is_first_step);
     optim::bump_versions(lists.parameters);
   }
+}
+
+std::vector<optim::StateSlot> SGD::slots(std::size_t index) {
+  if (state_->options.momentum == 0) {
+    return {};
+  }
+  return {
+      {"momentum_buffer",
+       &state_->momentum_buffers[index],
+       parameters_[index]}};
 }
 
 } // namespace fsdp
