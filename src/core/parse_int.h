@@ -17,11 +17,11 @@ inline std::optional<int> parse_int(std::string_view text) {
   return value;
 }
 
-/// Whether the text is a number that parse_int() refuses for its size alone.
-inline bool is_too_large(std::string_view text) {
+/// Whether the text is a whole number, of any size: one that a parser refuses
+/// is too large for it.
+inline bool is_digits(std::string_view text) {
   return !text.empty() &&
-         text.find_first_not_of("0123456789") == std::string_view::npos &&
-         !parse_int(text);
+         text.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
 } // namespace fsdp

@@ -1,7 +1,6 @@
 #include "env/environment.h"
 
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -14,6 +13,7 @@
 
 #include "core/hash.h"
 #include "core/parse_int.h"
+#include "env/master_socket.h"
 #include "env/slurm_list.h"
 #include "fsdp/error.h"
 
@@ -74,10 +74,11 @@ class Reader {
     const auto [name, value] = text(names);
     const auto number = parse_int(value);
     if (!number || *number < 1 || *number > max) {
+      const bool is_too_large = !number && is_digits(value);
       reject(
           name,
           value,
-          max == INT_MAX && !is_too_large(value)
+          max == INT_MAX && !is_too_large
               ? "a whole number of at least 1"
               : "a whole number from 1 to " + std::to_string(max));
     }
@@ -130,16 +131,7 @@ std::optional<int> adopt_listener(int fd, int port) {
       listens == 0) {
     return std::nullopt;
   }
-  sockaddr_storage address{};
-  size = sizeof(address);
-  if (getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) {
-    return std::nullopt;
-  }
-  const in_port_t bound =
-      address.ss_family == AF_INET6
-          ? reinterpret_cast<const sockaddr_in6&>(address).sin6_port
-          : reinterpret_cast<const sockaddr_in&>(address).sin_port;
-  if (ntohs(bound) != port) {
+  if (bound_port(fd) != port) {
     return std::nullopt;
   }
   fcntl(fd, F_SETFD, FD_CLOEXEC);

@@ -40,16 +40,6 @@ std::optional<Address> numeric_address(const std::string& text, int port) {
   return std::nullopt;
 }
 
-int bound_port(const UniqueFd& fd) {
-  sockaddr_storage storage{};
-  socklen_t size = sizeof(storage);
-  getsockname(fd.get(), reinterpret_cast<sockaddr*>(&storage), &size);
-  return ntohs(
-      storage.ss_family == AF_INET6
-          ? reinterpret_cast<const sockaddr_in6&>(storage).sin6_port
-          : reinterpret_cast<const sockaddr_in&>(storage).sin_port);
-}
-
 MasterSocket try_listen(const Address& address) {
   UniqueFd fd(socket(address.family, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int on = 1;
@@ -64,7 +54,7 @@ MasterSocket try_listen(const Address& address) {
       listen(fd.get(), kBacklog) != 0) {
     return {.fd = UniqueFd(), .error = errno};
   }
-  const int port = bound_port(fd);
+  const int port = bound_port(fd.get());
   return {.fd = std::move(fd), .port = port};
 }
 
@@ -77,6 +67,16 @@ MasterSocket try_listen_everywhere(int port) {
 }
 
 } // namespace
+
+int bound_port(int fd) {
+  sockaddr_storage storage{};
+  socklen_t size = sizeof(storage);
+  getsockname(fd, reinterpret_cast<sockaddr*>(&storage), &size);
+  return ntohs(
+      storage.ss_family == AF_INET6
+          ? reinterpret_cast<const sockaddr_in6&>(storage).sin6_port
+          : reinterpret_cast<const sockaddr_in&>(storage).sin_port);
+}
 
 MasterSocket listen_as_master(const std::string& address, int port) {
   const auto numeric =

@@ -14,6 +14,9 @@ struct MasterSocket {
   int error = 0; ///< errno
 };
 
+/// The port at which the internet socket `fd` listens; 0 if it does not.
+int bound_port(int fd);
+
 /// Listens at `address`:`port`: only on that address if it is given in digits,
 /// or as localhost, and this host carries it, else on all of them. For a name
 /// may mean another address here than on the other hosts: its own, in many an

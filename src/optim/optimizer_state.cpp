@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "fsdp/error.h"
+#include "optim/parameter_groups.h"
 #include "optim/state_slots.h"
 #include "runtime/param_registry.h"
-#include "runtime/sizes_text.h"
 #include "runtime/type_name.h"
 
 namespace fsdp {
@@ -47,19 +47,14 @@ std::vector<std::string> names_of(
   return result;
 }
 
-std::string dtype_and_shape(const at::Tensor& tensor) {
-  return std::string(c10::toString(tensor.scalar_type())) + " " +
-         sizes_text(tensor.sizes());
-}
-
 void check_tensor(
     const std::string& name, const StateSlot& slot, const at::Tensor& value) {
   if (value.sizes() != slot.expected.sizes() ||
       value.scalar_type() != slot.expected.scalar_type()) {
     throw UsageError(
         "optimizer state '" + std::string(slot.name) + "' of '" + name +
-        "' is " + dtype_and_shape(value) + ", expected " +
-        dtype_and_shape(slot.expected) +
+        "' is " + optim::dtype_and_shape(value) + ", expected " +
+        optim::dtype_and_shape(slot.expected) +
         "; load what this rank has kept of the same model");
   }
 }

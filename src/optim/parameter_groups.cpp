@@ -98,6 +98,10 @@ at::Tensor with_layout_of(const at::Tensor& parameter, at::Tensor grad) {
 
 } // namespace
 
+std::string dtype_and_shape(const at::Tensor& tensor) {
+  return dtype_of(tensor) + " " + sizes_text(tensor.sizes());
+}
+
 std::vector<at::Tensor> distinct_parameters(
     std::vector<at::Tensor> parameters, std::string_view optimizer) {
   std::vector<at::Tensor> distinct;
@@ -164,9 +168,8 @@ void check_state(
         optimizer,
         parameter,
         candidate.index,
-        "is " + dtype_of(parameter) + " " + sizes_text(parameter.sizes()) +
-            " but its optimizer state was made for " + dtype_of(state) + " " +
-            sizes_text(state.sizes()) +
+        "is " + dtype_and_shape(parameter) +
+            " but its optimizer state was made for " + dtype_and_shape(state) +
             ": construct the optimizer after fully_shard and to(dtype)");
   }
 }

@@ -5,10 +5,14 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <string>
 #include <string_view>
 #include <vector>
 
 namespace fsdp::optim {
+
+/// "Float [8, 3]".
+std::string dtype_and_shape(const at::Tensor& tensor);
 
 /// Handles of distinct parameters in the order of their first occurrence: a
 /// tied parameter is listed once by each module that has it, and is to be

@@ -120,7 +120,7 @@ void fully_shard(
     params.params.push_back(std::make_unique<ShardedParam>(
         param.tensor, param.name, group, options.mp_policy));
   }
-  auto unit = std::make_shared<Unit>(module.get(), std::move(params), options);
+  auto unit = std::make_shared<Unit>(std::move(params), options);
   const std::uint32_t number = engine->next_tree_number();
   auto tree = std::make_shared<UnitTree>(std::move(engine), number);
   std::vector<Unit*> units{unit.get()};

@@ -11,11 +11,8 @@
 
 namespace fsdp {
 
-Unit::Unit(
-    torch::nn::Module* module,
-    ParamGroup group,
-    const FullyShardOptions& options)
-    : module_(module), group_(std::move(group)), options_(options) {}
+Unit::Unit(ParamGroup group, const FullyShardOptions& options)
+    : group_(std::move(group)), options_(options) {}
 
 Unit::~Unit() {
   if (tree_) {

@@ -30,13 +30,9 @@ namespace fsdp {
 class Unit final : public detail::ForwardHooks,
                    public std::enable_shared_from_this<Unit> {
  public:
-  Unit(
-      torch::nn::Module* module,
-      ParamGroup group,
-      const FullyShardOptions& options);
+  Unit(ParamGroup group, const FullyShardOptions& options);
   ~Unit() override;
 
-  torch::nn::Module& module() const { return *module_; }
   ParamGroup& param_group() { return group_; }
   const ParamGroup& param_group() const { return group_; }
   const std::string& name() const { return group_.unit; }
@@ -97,7 +93,6 @@ class Unit final : public detail::ForwardHooks,
   void pass_use(const std::shared_ptr<Use>& use);
   void start_reduction();
 
-  torch::nn::Module* module_;
   ParamGroup group_;
   FullyShardOptions options_;
   std::shared_ptr<UnitTree> tree_;

@@ -2,14 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
 #include <ranges>
-#include <system_error>
 
 #include "core/nearest_name.h"
+#include "core/parse_int.h"
 #include "fsdp/error.h"
 
 namespace fsdp {
@@ -149,12 +148,9 @@ std::vector<Setting> environment_settings() {
   }
   // OpenMP takes a list too, a number for each level of nested regions.
   const std::string_view outermost = text.substr(0, text.find(','));
-  int threads = 0;
-  const char* end = outermost.data() + outermost.size();
-  const auto [rest, error] = std::from_chars(outermost.data(), end, threads);
+  const auto threads = parse_int(outermost);
   require(
-      error == std::errc() && rest == end && threads >= 1 &&
-          threads <= kMaxThreads,
+      threads && *threads >= 1 && *threads <= kMaxThreads,
       "OMP_NUM_THREADS is \"" + std::string(text) +
           "\": expected a whole number from 1 to " +
           std::to_string(kMaxThreads));

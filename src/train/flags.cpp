@@ -7,6 +7,7 @@
 #include <limits>
 #include <system_error>
 
+#include "core/parse_int.h"
 #include "fsdp/error.h"
 #include "train/config.h"
 
@@ -39,11 +40,9 @@ std::int64_t whole(
     std::int64_t most = std::numeric_limits<std::int64_t>::max()) {
   const auto value = parse<std::int64_t>(text);
   if (!value || *value < least || *value > most) {
-    const bool too_large =
-        !value && !text.empty() &&
-        text.find_first_not_of("0123456789") == std::string::npos;
+    const bool is_too_large = !value && is_digits(text);
     const bool bounded =
-        too_large || most != std::numeric_limits<std::int64_t>::max();
+        is_too_large || most != std::numeric_limits<std::int64_t>::max();
     bad_value(
         flag,
         text,

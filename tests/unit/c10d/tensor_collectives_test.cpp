@@ -5,12 +5,14 @@
 
 #include "fsdp/error.h"
 #include "support/ranks.h"
+#include "support/throws.h"
 
 namespace fsdp {
 namespace {
 
 using at::Tensor;
 using ::testing::HasSubstr;
+using testing::thrown_text;
 
 class TensorCollectives : public ::testing::TestWithParam<const char*> {
  protected:
@@ -59,28 +61,21 @@ TEST_P(TensorCollectives, BroadcastEveryDtypeFromAnyRank) {
 
 TEST_P(TensorCollectives, RefuseWhatTheRanksCannotDoTogether) {
   run(2, [](const ProcessGroup& world) {
-    const auto text = [](const auto& call) {
-      try {
-        call();
-      } catch (const Error& error) {
-        return std::string(error.what());
-      }
-      return std::string("(nothing thrown)");
-    };
     const std::string rank = "[rank " + std::to_string(world.rank()) + "] ";
     EXPECT_THAT(
-        text([&] { world.all_reduce(at::ones({2}, at::kInt)); }),
+        thrown_text<Error>([&] { world.all_reduce(at::ones({2}, at::kInt)); }),
         HasSubstr(rank + "all_reduce(sum, int32, 2 elements)"));
     EXPECT_THAT(
-        text([&] { world.broadcast(at::ones({2}), 2); }),
+        thrown_text<Error>([&] { world.broadcast(at::ones({2}), 2); }),
         HasSubstr("root is 2; it must be a rank from 0 to 1"));
     EXPECT_EQ(
-        text([&] {
+        thrown_text<Error>([&] {
           world.all_reduce(at::empty({2}, at::TensorOptions(at::kMeta)));
         }),
         rank + "all_reduce: the tensor is on meta; pass one on the CPU");
     EXPECT_THAT(
-        text([&] { world.all_reduce(at::ones({2 + world.rank()})); }),
+        thrown_text<Error>(
+            [&] { world.all_reduce(at::ones({2 + world.rank()})); }),
         HasSubstr("all_reduce(sum, float32, 3 elements)"));
     world.barrier();
   });

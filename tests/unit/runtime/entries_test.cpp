@@ -19,6 +19,7 @@ using ::testing::HasSubstr;
 using testing::is_full;
 using testing::loss_of;
 using testing::OnRanks;
+using testing::rows_of;
 using testing::shard_mesh;
 using testing::Stack;
 using testing::thrown_text;
@@ -66,11 +67,6 @@ void shard(Lenders& model, const ProcessGroup& world) {
   fully_shard(model->lent, options);
   fully_shard(model->borrower, options);
   fully_shard(model, options);
-}
-
-Tensor rows_of(int rank, int size) {
-  const auto all = at::sin(at::arange(24 * 6, at::kDouble)).view({24, 6});
-  return all.narrow(0, rank * 24 / size, 24 / size);
 }
 
 // The forward of `borrower` alone reaches a unit that is not below it. It must

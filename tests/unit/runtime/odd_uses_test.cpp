@@ -14,6 +14,7 @@ using ::testing::HasSubstr;
 using testing::is_full;
 using testing::loss_of;
 using testing::OnRanks;
+using testing::rows_of;
 using testing::shard_mesh;
 using testing::Stack;
 using testing::thrown_text;
@@ -152,8 +153,8 @@ TEST_P(OddUses, AUnitMayCallItself) {
         fully_shard(model, {.mesh = shard_mesh(world)});
       }
       set_reshard_after_forward(*model, reshard);
-      const auto rows = at::sin(at::arange(24 * 6, at::kDouble)).view({24, 6});
-      const auto own = rows.narrow(0, world.rank() * 24 / size(), 24 / size());
+      const auto rows = rows_of(0, 1);
+      const auto own = rows_of(world.rank(), size());
       plain(rows, 2).square().mean().backward();
       model(own, 2).square().mean().backward();
       testing::expect_grads_of(*model, *plain);
@@ -186,8 +187,8 @@ TEST_P(OddUses, AUnitMayFollowItself) {
     Repeated model;
     fully_shard(model->block, {.mesh = shard_mesh(world)});
     fully_shard(model, {.mesh = shard_mesh(world)});
-    const auto rows = at::sin(at::arange(24 * 6, at::kDouble)).view({24, 6});
-    const auto own = rows.narrow(0, world.rank() * 24 / size(), 24 / size());
+    const auto rows = rows_of(0, 1);
+    const auto own = rows_of(world.rank(), size());
     for (int step = 0; step < 3; ++step) {
       plain(rows).square().mean().backward();
       model(own).square().mean().backward();

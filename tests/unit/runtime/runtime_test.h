@@ -142,6 +142,13 @@ inline Batch whole_batch(int step = 0) {
   return batch_rows(24 * step, 24);
 }
 
+/// Inputs of a Block: the rows of `rank`, of 24 split over `size` ranks.
+inline at::Tensor rows_of(int rank, int size) {
+  const auto all =
+      at::sin(at::arange(24 * kWidth, at::kDouble)).view({24, kWidth});
+  return all.narrow(0, rank * 24 / size, 24 / size);
+}
+
 inline at::Tensor loss_of(Stack& model, const Batch& batch) {
   return at::mse_loss(model(batch.x), batch.y);
 }
