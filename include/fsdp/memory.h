@@ -1,25 +1,75 @@
 #pragma once
-// How many bytes of tensors this process holds.
+// How many bytes of tensors each rank holds, and what for.
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <string_view>
+
+namespace at {
+class Tensor;
+}
 
 namespace fsdp {
+
+enum class MemoryComponent : std::uint8_t {
+  kParameters,     ///< this rank's rows, in the parameters' own dtype
+  kGradients,      ///< `.grad` of these rows
+  kOptimizerState, ///< of fsdp's optimizers
+  kGathered,   ///< full parameters in compute dtype: this rank's part of the
+               ///< copy that a host's ranks share, or what this rank gathered
+  kReduction,  ///< full gradients and their way between ranks
+  kActivations ///< all else: what autograd saved, temporaries, the user's own
+};
+inline constexpr std::size_t kNumMemoryComponents = 6;
+
+/// "parameters", "gradients", "optimizer state", ...
+std::string_view name_of(MemoryComponent component);
+
+struct MemoryUse {
+  std::int64_t current = 0;       ///< bytes
+  std::int64_t peak = 0;          ///< the most since the last reset
+  std::int64_t at_total_peak = 0; ///< when the sum of all was highest
+};
+
+struct MemoryReport {
+  std::array<MemoryUse, kNumMemoryComponents> components;
+  MemoryUse total;
+
+  const MemoryUse& operator[](MemoryComponent component) const {
+    return components[static_cast<std::size_t>(component)];
+  }
+};
 
 /// Replaces LibTorch's CPU allocator by a counting one. Tensors made before
 /// keep their own. Throws Error if another allocator of higher priority is in
 /// place. Idempotent, thread-safe.
 void install_counting_allocator();
 
-/// Bytes of CPU tensors alive now, and the most since the last reset, in this
-/// process (ranks that are threads share it), plus this rank's part of shared
-/// regions (size / ranks that map it). 0 before install_counting_allocator().
+/// The CPU tensors alive in this process, as asked for (blocks carry 64 bytes
+/// more), plus its share of memory that ranks map together: over a host's ranks
+/// each shared byte counts once. All zero before install_counting_allocator().
 /// oneDNN's scratch counts, MKL's packing buffers do not.
-std::int64_t tensor_bytes();
-std::int64_t peak_tensor_bytes();
-void reset_peak_tensor_bytes();
+MemoryReport memory_report();
 
-/// Adds (or with a negative number removes) bytes that no tensor allocation
-/// sees, such as a shared region.
-void count_tensor_bytes(std::int64_t bytes);
+/// Peaks start anew from what is alive.
+void reset_peak_memory();
+
+/// While it lives, tensors that this thread makes count as `component`. Scopes
+/// nest.
+class MemoryScope {
+ public:
+  explicit MemoryScope(MemoryComponent component);
+  ~MemoryScope();
+  MemoryScope(const MemoryScope&) = delete;
+  MemoryScope& operator=(const MemoryScope&) = delete;
+
+ private:
+  MemoryComponent previous_;
+};
+
+/// Counts the memory of `tensor` as `component` from now on; nothing happens to
+/// memory that the counting allocator did not make.
+void count_as(const at::Tensor& tensor, MemoryComponent component);
 
 } // namespace fsdp

@@ -1,6 +1,9 @@
 #include "comm/communicator.h"
 
+#include <algorithm>
+#include <cstring>
 #include <utility>
+#include <vector>
 
 #include "comm/error_text.h"
 #include "comm/reduce_kernels.h"
@@ -167,15 +170,59 @@ std::shared_ptr<Work> Communicator::all_gather(
       .dtype = dtype,
       .subject = std::string(subject)};
   request.numel = checked_total(counts, request, rank_, size_);
+  auto* const buffer = static_cast<std::byte*>(output);
+  std::vector<GatherPiece> pieces;
+  std::size_t begin = 0;
+  for (int rank = 0; rank < size_; ++rank) {
+    const std::size_t bytes =
+        bytes_of(counts[static_cast<std::size_t>(rank)], dtype);
+    pieces.push_back({rank, begin, bytes});
+    if (rank == rank_ && bytes > 0 && input != buffer + begin) {
+      std::memcpy(buffer + begin, input, bytes);
+    }
+    begin += bytes;
+  }
   ++counters_.num_all_gathers;
   return start(
       {.request = request,
        .counts = counts,
-       .input = static_cast<const std::byte*>(input),
-       .input_bytes = bytes_of(counts[static_cast<std::size_t>(rank_)], dtype),
-       .output = static_cast<std::byte*>(output),
-       .output_bytes = bytes_of(request.numel, dtype),
+       .pieces = pieces,
+       .output = buffer,
+       .output_bytes = begin,
        .output_dtype = dtype});
+}
+
+std::shared_ptr<Work> Communicator::all_gather_in_place(
+    void* buffer,
+    std::span<const GatherPiece> pieces,
+    std::string_view subject) {
+  Request request{
+      .meeting = Meeting::kAllGather,
+      .dtype = DType::kUInt8,
+      .subject = std::string(subject)};
+  std::vector<std::int64_t> layout;
+  std::size_t end = 0;
+  for (const GatherPiece& piece : pieces) {
+    if (piece.rank < 0 || piece.rank >= size_) {
+      throw UsageError(
+          rank_prefix(rank_) + request.describe() + ": a piece is rank " +
+          std::to_string(piece.rank) + "'s; pass ranks from 0 to " +
+          std::to_string(size_ - 1));
+    }
+    request.numel += static_cast<std::int64_t>(piece.bytes);
+    end = std::max(end, piece.offset + piece.bytes);
+    layout.push_back(piece.rank);
+    layout.push_back(static_cast<std::int64_t>(piece.offset));
+    layout.push_back(static_cast<std::int64_t>(piece.bytes));
+  }
+  ++counters_.num_all_gathers;
+  return start(
+      {.request = request,
+       .counts = layout,
+       .pieces = pieces,
+       .output = static_cast<std::byte*>(buffer),
+       .output_bytes = end,
+       .output_dtype = DType::kUInt8});
 }
 
 std::shared_ptr<Work> Communicator::reduce_scatter(

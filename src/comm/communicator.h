@@ -95,6 +95,13 @@ struct CommCounters {
   std::chrono::nanoseconds waited{0}; ///< blocked in meetings
 };
 
+/// What one rank brings to a gather: `bytes` at byte `offset` of the buffer.
+struct GatherPiece {
+  int rank = 0;
+  std::size_t offset = 0;
+  std::size_t bytes = 0;
+};
+
 class Communicator {
  public:
   Communicator(const Communicator&) = delete;
@@ -117,6 +124,14 @@ class Communicator {
       void* output,
       std::span<const std::int64_t> counts,
       DType dtype,
+      std::string_view subject);
+
+  /// [collective] Each rank has written its own pieces of `buffer`; afterwards
+  /// all ranks have all of them, at the same places. `pieces` are equal on all
+  /// ranks, in any order, and do not overlap.
+  std::shared_ptr<Work> all_gather_in_place(
+      void* buffer,
+      std::span<const GatherPiece> pieces,
       std::string_view subject);
 
   /// [collective] `input` holds sum(counts) elements of `input_dtype` on every
@@ -175,10 +190,13 @@ class Communicator {
 
  protected:
   /// A call with data, its arguments checked and counted. Shapes are of this
-  /// rank; all_reduce and broadcast are in place, so they have no input.
+  /// rank; only reduce_scatter has an input, the others are in place.
   struct Collective {
     const Request& request; ///< which call, in `request.meeting`
-    std::span<const std::int64_t> counts = {}; ///< by rank, if it has any
+    /// What else must be equal on all ranks: of reduce_scatter its elements by
+    /// rank, of all_gather the same, or rank, offset and bytes of each piece.
+    std::span<const std::int64_t> counts = {};
+    std::span<const GatherPiece> pieces = {}; ///< of all_gather
     const std::byte* input = nullptr;
     std::size_t input_bytes = 0;
     std::byte* output = nullptr;

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <utility>
 
+#include "fsdp/memory.h"
 #include "fsdp/optim.h"
 #include "optim/option_checks.h"
 #include "optim/parameter_groups.h"
@@ -44,6 +45,7 @@ struct Moments {
 Moments make_moments(const at::Tensor& parameter) {
   // State must outlive an inference-mode scope that the first step may run in.
   const c10::InferenceMode guard(false);
+  const MemoryScope scope(MemoryComponent::kOptimizerState);
   return {
       at::zeros_like(parameter),
       at::zeros_like(parameter),

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "fsdp/error.h"
+#include "fsdp/memory.h"
 #include "optim/parameter_groups.h"
 #include "optim/state_slots.h"
 #include "runtime/param_registry.h"
@@ -112,6 +113,7 @@ std::vector<std::string> load_optimizer_state(
     bool strict) {
   const at::NoGradGuard no_grad;
   const c10::InferenceMode inference_off(false);
+  const MemoryScope scope(MemoryComponent::kOptimizerState);
   const auto names = names_of(module, optimizer);
   std::vector<std::string> left_out;
   std::vector<std::pair<at::Tensor*, at::Tensor>> writes;

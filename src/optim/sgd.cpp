@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "fsdp/error.h"
+#include "fsdp/memory.h"
 #include "fsdp/optim.h"
 #include "optim/option_checks.h"
 #include "optim/parameter_groups.h"
@@ -55,6 +56,7 @@ std::vector<SgdLists> gather_sgd_lists(
       if (is_first) {
         // State must outlive an inference-mode scope around the first step.
         const c10::InferenceMode guard(false);
+        const MemoryScope scope(MemoryComponent::kOptimizerState);
         buffer = at::zeros_like(candidate.parameter);
       }
       SgdLists& lists = is_first ? first : later;

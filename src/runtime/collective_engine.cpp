@@ -5,35 +5,24 @@
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 
+#include <exception>
 #include <utility>
 
 #include "comm/c10d/scalar_type.h"
+#include "fsdp/memory.h"
 #include "runtime/stopwatch.h"
 
 namespace fsdp {
 
-/// A group's gather: its buffers, and how far it is.
+/// A group's gather: where it goes, and how far it is.
 struct CollectiveEngine::GroupSlot final : EngineSlot {
-  PackedLayout layout; ///< in bytes
-  at::Tensor packed;   ///< all ranks' shards, while a gather is under way
-  std::shared_ptr<Work> work;
-  std::unique_ptr<GatherBlock> block; ///< while gathered
+  std::vector<GatherPiece> pieces; ///< of the block
+  std::unique_ptr<GatherBlock>
+      block;                  ///< from the gather's begin to its release
+  std::shared_ptr<Work> work; ///< while the gather is under way
 };
 
 namespace {
-
-std::int64_t row_bytes(const ShardedParam& param) {
-  return param.row_numel() *
-         static_cast<std::int64_t>(c10::elementSize(param.compute_dtype()));
-}
-
-std::vector<ShardedParam*> params_of(const ParamGroup& group) {
-  std::vector<ShardedParam*> params;
-  for (const auto& param : group.params) {
-    params.push_back(param.get());
-  }
-  return params;
-}
 
 std::byte* data_of(const at::Tensor& tensor) {
   return static_cast<std::byte*>(tensor.mutable_data_ptr());
@@ -54,8 +43,19 @@ CollectiveEngine::GroupSlot& CollectiveEngine::slot_of(
 void CollectiveEngine::add(ParamGroup& group) {
   group.lay_out();
   auto slot = std::make_unique<GroupSlot>();
-  slot->layout =
-      pack_rank_major(params_of(group), communicator().size(), row_bytes);
+  for (std::size_t i = 0; i < group.params.size(); ++i) {
+    const ShardedParam& param = *group.params[i];
+    const auto row_bytes = static_cast<std::size_t>(param.row_numel()) *
+                           c10::elementSize(param.compute_dtype());
+    for (int rank = 0; rank < communicator().size(); ++rank) {
+      const RowRange rows = param.rows(rank);
+      slot->pieces.push_back(
+          {.rank = rank,
+           .offset = group.offsets[i] +
+                     static_cast<std::size_t>(rows.begin) * row_bytes,
+           .bytes = static_cast<std::size_t>(rows.length) * row_bytes});
+    }
+  }
   group.slot = std::move(slot);
 }
 
@@ -64,57 +64,19 @@ void CollectiveEngine::publish(const Request&, std::span<ParamGroup* const>) {}
 
 void CollectiveEngine::start_unshard(ParamGroup& group) {
   c10::InferenceMode inference_off(false);
-  c10::AutoGradMode grad_off(false);
   GroupSlot& slot = slot_of(group);
-  const int rank = communicator().rank();
-  slot.packed = at::empty(
-      {slot.layout.total},
-      at::TensorOptions().dtype(c10::kByte).device(device_));
+  slot.block = pool_.take(group.gathered_bytes, group.describe());
   for (std::size_t i = 0; i < group.params.size(); ++i) {
-    const ShardedParam& param = *group.params[i];
-    const at::Tensor shard = param.local()
-                                 .to(param.compute_dtype())
-                                 .contiguous()
-                                 .view({-1})
-                                 .view(c10::kByte);
-    const auto begin = slot.layout.begins[i][static_cast<std::size_t>(rank)];
-    slot.packed.narrow(0, begin, shard.numel()).copy_(shard);
+    group.params[i]->copy_rows_to(
+        slot.block->writable + group.offsets[i], device_);
   }
-  std::byte* data = data_of(slot.packed);
-  slot.work = communicator().all_gather(
-      data + slot.layout.begin_of_rank(rank),
-      data,
-      slot.layout.count_of_rank,
-      DType::kUInt8,
-      group.describe());
-}
-
-void CollectiveEngine::copy_out(ParamGroup& group, GroupSlot& slot) const {
-  const at::Tensor full = at::from_blob(
-      slot.block->writable,
-      {static_cast<std::int64_t>(group.gathered_bytes)},
-      at::TensorOptions().dtype(c10::kByte).device(device_));
-  for (std::size_t i = 0; i < group.params.size(); ++i) {
-    const ShardedParam& param = *group.params[i];
-    for (int rank = 0; rank < communicator().size(); ++rank) {
-      const RowRange rows = param.rows(rank);
-      const auto place = static_cast<std::int64_t>(group.offsets[i]) +
-                         rows.begin * row_bytes(param);
-      const auto bytes = rows.length * row_bytes(param);
-      const auto begin = slot.layout.begins[i][static_cast<std::size_t>(rank)];
-      full.narrow(0, place, bytes).copy_(slot.packed.narrow(0, begin, bytes));
-    }
-  }
+  slot.work = communicator().all_gather_in_place(
+      slot.block->writable, slot.pieces, group.describe());
 }
 
 void CollectiveEngine::finish_unshard(ParamGroup& group) {
-  c10::InferenceMode inference_off(false);
-  c10::AutoGradMode grad_off(false);
   GroupSlot& slot = slot_of(group);
   std::exchange(slot.work, nullptr)->wait();
-  slot.block = pool_.take(group.gathered_bytes, group.describe());
-  copy_out(group, slot);
-  slot.packed.reset();
   for (std::size_t i = 0; i < group.params.size(); ++i) {
     ShardedParam& param = *group.params[i];
     slot.block->name_range(
@@ -130,14 +92,21 @@ void CollectiveEngine::reshard(ParamGroup& group) {
     }
   }
   GroupSlot& slot = slot_of(group);
+  std::exception_ptr failure;
+  if (const auto work = std::exchange(slot.work, nullptr)) {
+    // A prefetch that nobody used; every rank has begun it, so it ends.
+    try {
+      work->wait();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  }
   if (slot.block) {
     pool_.give_back(std::move(slot.block));
   }
-  if (slot.work) {
-    // A prefetch that nobody used; every rank has begun it, so it ends.
-    std::exchange(slot.work, nullptr)->wait();
+  if (failure) {
+    std::rethrow_exception(failure);
   }
-  slot.packed.reset();
 }
 
 void CollectiveEngine::pack_grads(Reduction& reduction) const {
@@ -178,11 +147,15 @@ void CollectiveEngine::start_reduce(ParamGroup& group) {
   {
     const Stopwatch stopwatch(reduce_time_);
     const auto options = at::TensorOptions().dtype(types.wire).device(device_);
-    reduction.packed = at::empty({reduction.layout.total}, options);
+    {
+      const MemoryScope scope(MemoryComponent::kReduction);
+      reduction.packed = at::empty({reduction.layout.total}, options);
+      pack_grads(reduction);
+    }
+    const MemoryScope scope(MemoryComponent::kGradients);
     reduction.means = at::empty(
         {reduction.layout.count_of_rank[static_cast<std::size_t>(comm.rank())]},
         options.dtype(types.result));
-    pack_grads(reduction);
   }
   reduction.work = communicator().reduce_scatter(
       data_of(reduction.packed),

@@ -1,10 +1,10 @@
 #pragma once
 // The engine over collectives: any process group, several hosts, accelerators.
 //
-// A gather packs this rank's shards, all-gathers them rank by rank and copies
-// them out to each parameter's place in a pooled block. A reduction packs the
-// full gradients rank by rank and reduce-scatters them. Both are begun early
-// and waited for late, so that they overlap with compute where the backend can.
+// A gather writes this rank's rows to their places in a pooled block, and the
+// other ranks' rows come straight to theirs. A reduction packs the full
+// gradients rank by rank and reduce-scatters them. Both are begun early and
+// waited for late, so that they overlap with compute where the backend can.
 
 #include <c10/core/Device.h>
 
@@ -51,7 +51,6 @@ class CollectiveEngine final : public ShardEngine {
   };
 
   GroupSlot& slot_of(ParamGroup& group) const;
-  void copy_out(ParamGroup& group, GroupSlot& slot) const;
   void pack_grads(Reduction& reduction) const;
   void finish_oldest();
 

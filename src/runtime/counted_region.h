@@ -6,35 +6,36 @@
 #include <utility>
 
 #include "comm/host_memory.h"
-#include "fsdp/memory.h"
+#include "runtime/memory_account.h"
 
 namespace fsdp {
 
-/// Each of the ranks that share it counts its part.
+/// Each of the ranks that share it counts its part; over all ranks every byte
+/// counts once.
 class CountedRegion {
  public:
   CountedRegion() = default;
-  CountedRegion(std::shared_ptr<SharedRegion> region, int num_ranks)
+  CountedRegion(
+      std::shared_ptr<SharedRegion> region,
+      MemoryComponent component,
+      int rank,
+      int num_ranks)
       : region_(std::move(region)),
-        counted_bytes_(static_cast<std::int64_t>(region_->size()) / num_ranks) {
-    count_tensor_bytes(counted_bytes_);
-  }
-  CountedRegion(CountedRegion&& other) noexcept
-      : region_(std::move(other.region_)),
-        counted_bytes_(std::exchange(other.counted_bytes_, 0)) {}
-  CountedRegion& operator=(CountedRegion&& other) noexcept {
-    std::swap(region_, other.region_);
-    std::swap(counted_bytes_, other.counted_bytes_);
-    return *this;
-  }
-  ~CountedRegion() { count_tensor_bytes(-counted_bytes_); }
+        counted_(component, part(region_->size(), rank, num_ranks)) {}
 
   SharedRegion& operator*() const { return *region_; }
   SharedRegion* operator->() const { return region_.get(); }
 
  private:
+  static std::int64_t part(std::size_t bytes, int rank, int num_ranks) {
+    const auto up_to = [&](int r) {
+      return static_cast<std::int64_t>(bytes) * r / num_ranks;
+    };
+    return up_to(rank + 1) - up_to(rank);
+  }
+
   std::shared_ptr<SharedRegion> region_;
-  std::int64_t counted_bytes_ = 0;
+  CountedBytes counted_;
 };
 
 } // namespace fsdp

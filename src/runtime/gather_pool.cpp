@@ -16,7 +16,11 @@ namespace {
 class MappedBlock final : public GatherBlock {
  public:
   MappedBlock(std::size_t size, const std::string& label)
-      : region_(SharedRegion::create(size, label), /*num_ranks=*/1) {
+      : region_(
+            SharedRegion::create(size, label),
+            MemoryComponent::kGathered,
+            /*rank=*/0,
+            /*num_ranks=*/1) {
     writable = region_->writable();
     readable = region_->readable();
     bytes = size;
@@ -35,6 +39,7 @@ class DeviceBlock final : public GatherBlock {
  public:
   DeviceBlock(std::size_t size, c10::Device device) {
     c10::InferenceMode inference_off(false);
+    const MemoryScope scope(MemoryComponent::kGathered);
     memory_ = at::empty(
         {static_cast<std::int64_t>(size)},
         at::TensorOptions().dtype(c10::kByte).device(device));

@@ -1,5 +1,6 @@
 #include "fsdp/memory.h"
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/alignment.h>
@@ -8,41 +9,39 @@
 #include <atomic>
 #include <cstddef>
 #include <mutex>
+#include <new>
 
 #include "fsdp/error.h"
+#include "runtime/memory_account.h"
 
 namespace fsdp {
 namespace {
 
 std::atomic<bool> g_installed{false};
-std::atomic<std::int64_t> g_bytes{0};
-std::atomic<std::int64_t> g_peak_bytes{0};
 
-void raise_peak(std::int64_t bytes) {
-  std::int64_t peak = g_peak_bytes.load(std::memory_order_relaxed);
-  while (bytes > peak && !g_peak_bytes.compare_exchange_weak(
-                             peak, bytes, std::memory_order_relaxed)) {
-  }
-}
-
-void add_bytes(std::int64_t bytes) {
-  raise_peak(g_bytes.fetch_add(bytes, std::memory_order_relaxed) + bytes);
-}
-
-// Each block is preceded by its size, padded so that the data keeps LibTorch's
-// alignment. A map from address to size would need a lock per allocation.
+/// Before each block, padded so that the data keeps LibTorch's alignment. A map
+/// from address to size would need a lock per allocation.
+struct BlockHeader {
+  std::int64_t bytes;
+  MemoryAccount* account;
+  MemoryComponent component;
+};
 constexpr std::size_t kHeaderBytes = c10::gAlignment;
+static_assert(sizeof(BlockHeader) <= kHeaderBytes);
+
+BlockHeader& header_of(void* data) {
+  return *reinterpret_cast<BlockHeader*>(
+      static_cast<std::byte*>(data) - kHeaderBytes);
+}
 
 void free_counted(void* data) {
   if (data == nullptr) {
     return;
   }
-  std::byte* block = static_cast<std::byte*>(data) - kHeaderBytes;
-  const auto bytes =
-      static_cast<std::int64_t>(*reinterpret_cast<std::size_t*>(block));
-  g_bytes.fetch_sub(bytes, std::memory_order_relaxed);
+  BlockHeader& header = header_of(data);
+  header.account->add(header.component, -header.bytes);
   c10::profiledCPUMemoryReporter().Delete(data);
-  c10::free_cpu(block);
+  c10::free_cpu(&header);
 }
 
 /// LibTorch's own allocation (its huge pages, its out-of-memory error, its
@@ -61,9 +60,12 @@ class CountingAllocator final : public c10::Allocator {
       c10::profiledCPUMemoryReporter().OutOfMemory(bytes);
       throw;
     }
-    *static_cast<std::size_t*>(block) = bytes;
     void* data = static_cast<std::byte*>(block) + kHeaderBytes;
-    add_bytes(static_cast<std::int64_t>(bytes));
+    BlockHeader& header = *new (block) BlockHeader{
+        .bytes = static_cast<std::int64_t>(bytes),
+        .account = &MemoryAccount::current(),
+        .component = current_component()};
+    header.account->add(header.component, header.bytes);
     c10::profiledCPUMemoryReporter().New(data, bytes);
     return {data, data, &free_counted, c10::DeviceType::CPU};
   }
@@ -101,22 +103,27 @@ void install_counting_allocator() {
   g_installed.store(true);
 }
 
-std::int64_t tensor_bytes() {
-  return g_installed.load() ? g_bytes.load() : 0;
+MemoryReport memory_report() {
+  return g_installed.load() ? MemoryAccount::current().report()
+                            : MemoryReport();
 }
 
-std::int64_t peak_tensor_bytes() {
-  return g_installed.load() ? g_peak_bytes.load() : 0;
+void reset_peak_memory() {
+  MemoryAccount::current().reset_peaks();
 }
 
-void reset_peak_tensor_bytes() {
-  // In this order a block made in between is not lost.
-  g_peak_bytes.store(0);
-  raise_peak(g_bytes.load());
-}
-
-void count_tensor_bytes(std::int64_t bytes) {
-  add_bytes(bytes);
+void count_as(const at::Tensor& tensor, MemoryComponent component) {
+  if (!tensor.defined() || !tensor.has_storage()) {
+    return;
+  }
+  const at::DataPtr& data = tensor.storage().data_ptr();
+  // A view's storage, too, begins where its block does.
+  if (data.get_deleter() != &free_counted || data.get() == nullptr) {
+    return;
+  }
+  BlockHeader& header = header_of(data.get_context());
+  header.account->move(header.component, component, header.bytes);
+  header.component = component;
 }
 
 } // namespace fsdp

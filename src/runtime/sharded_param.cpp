@@ -1,6 +1,6 @@
 #include "runtime/sharded_param.h"
 
-#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/StorageImpl.h>
@@ -11,6 +11,7 @@
 #include "comm/c10d/scalar_type.h"
 #include "comm/error_text.h"
 #include "fsdp/error.h"
+#include "fsdp/memory.h"
 #include "runtime/param_registry.h"
 #include "runtime/sizes_text.h"
 
@@ -33,6 +34,7 @@ ShardedParam::ShardedParam(
     row_numel_ *= full_sizes_[dim];
   }
   const RowRange range = rows();
+  const MemoryScope scope(MemoryComponent::kParameters);
   // A copy: a view would keep the full parameter alive.
   local_ = registered_.detach().narrow(0, range.begin, range.length).clone();
   registered_.mutable_grad().reset();
@@ -62,6 +64,18 @@ c10::ScalarType ShardedParam::reduce_dtype() const {
 std::size_t ShardedParam::compute_bytes() const {
   return static_cast<std::size_t>(full_numel()) *
          c10::elementSize(compute_dtype());
+}
+
+void ShardedParam::copy_rows_to(std::byte* full, c10::Device device) const {
+  c10::AutoGradMode grad_off(false);
+  const std::size_t begin = static_cast<std::size_t>(rows().begin) *
+                            static_cast<std::size_t>(row_numel_) *
+                            c10::elementSize(compute_dtype());
+  at::from_blob(
+      full + begin,
+      local_.sizes(),
+      at::TensorOptions().dtype(compute_dtype()).device(device))
+      .copy_(local_);
 }
 
 std::string ShardedParam::describe() const {
@@ -181,6 +195,7 @@ bool ShardedParam::adopt_user_changes() {
     c10::InferenceMode inference_off(false);
     c10::AutoGradMode grad_off(false);
     local_ = registered_.detach().contiguous();
+    count_as(local_, MemoryComponent::kParameters);
     shard_guard_.reset(); // of the former dtype
     show_shard();
   }
@@ -212,7 +227,9 @@ void ShardedParam::take_grad() {
         "with sparse(false)");
   }
   c10::AutoGradMode grad_off(false);
+  const MemoryScope scope(MemoryComponent::kReduction);
   taken_ = taken_.defined() ? taken_.add(grad) : grad.detach();
+  count_as(taken_, MemoryComponent::kReduction);
 }
 
 void ShardedParam::keep_unreduced() {
@@ -220,6 +237,7 @@ void ShardedParam::keep_unreduced() {
     return;
   }
   c10::AutoGradMode grad_off(false);
+  const MemoryScope scope(MemoryComponent::kReduction);
   kept_ = kept_.defined() ? kept_.add_(taken_.to(reduce_dtype()))
                           : taken_.to(reduce_dtype());
   taken_.reset();
@@ -231,12 +249,14 @@ at::Tensor ShardedParam::release_full_grad() {
     return std::exchange(kept_, {});
   }
   c10::AutoGradMode grad_off(false);
+  const MemoryScope scope(MemoryComponent::kReduction);
   return taken_.defined() ? std::exchange(taken_, {}).contiguous()
                           : at::Tensor();
 }
 
 void ShardedParam::set_reduced_grad(at::Tensor grad) {
   c10::AutoGradMode grad_off(false);
+  const MemoryScope scope(MemoryComponent::kGradients);
   if (grad.scalar_type() != own_dtype()) {
     grad = grad.to(own_dtype());
   }

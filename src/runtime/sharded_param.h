@@ -59,6 +59,9 @@ class ShardedParam {
   c10::ScalarType compute_dtype() const;
   c10::ScalarType reduce_dtype() const;
   std::size_t compute_bytes() const; ///< of the unsharded parameter
+  /// Writes this rank's rows, in the compute dtype, to their place in the full
+  /// parameter, which begins at `full` on `device`.
+  void copy_rows_to(std::byte* full, c10::Device device) const;
   bool requires_grad() const { return registered_.requires_grad(); }
   bool is_unsharded() const { return is_unsharded_; }
 

@@ -67,11 +67,10 @@ SharedMemoryEngine::SharedMemoryEngine(ProcessGroup group)
 SharedMemoryEngine::~SharedMemoryEngine() = default;
 
 void SharedMemoryEngine::add(ParamGroup& group) {
-  const int num_ranks = communicator().size();
   group.lay_out();
   group.slot.reset();
-  CountedRegion region(
-      memory_.allocate(group.gathered_bytes, group.describe()), num_ranks);
+  CountedRegion region = allocate(
+      group.gathered_bytes, group.describe(), MemoryComponent::kGathered);
   std::size_t largest_element = 0;
   for (std::size_t i = 0; i < group.params.size(); ++i) {
     const ShardedParam& param = *group.params[i];
@@ -86,6 +85,15 @@ void SharedMemoryEngine::add(ParamGroup& group) {
   group.slot = std::make_unique<RegionSlot>(std::move(region));
 }
 
+CountedRegion SharedMemoryEngine::allocate(
+    std::size_t bytes, const std::string& label, MemoryComponent component) {
+  return {
+      memory_.allocate(bytes, label),
+      component,
+      communicator().rank(),
+      communicator().size()};
+}
+
 void SharedMemoryEngine::require_slab(std::size_t message_bytes) {
   if (message_bytes <= place_bytes_) {
     return;
@@ -95,32 +103,20 @@ void SharedMemoryEngine::require_slab(std::size_t message_bytes) {
   }
   constexpr std::size_t kPage = 4096;
   const std::size_t bytes = align_up(message_bytes, kPage);
-  const int num_ranks = communicator().size();
-  slab_ = CountedRegion(
-      memory_.allocate(
-          bytes * HostMemory::kStreamDepth *
-              static_cast<std::size_t>(num_ranks),
-          "gradients"),
-      num_ranks);
+  slab_ = allocate(
+      bytes * HostMemory::kStreamDepth *
+          static_cast<std::size_t>(communicator().size()),
+      "gradients",
+      MemoryComponent::kReduction);
   place_bytes_ = bytes;
 }
 
 void SharedMemoryEngine::publish(
     const Request& request, std::span<ParamGroup* const> groups) {
-  c10::AutoGradMode grad_off(false);
   for (ParamGroup* group : groups) {
     std::byte* base = region_of(*group).writable();
     for (std::size_t i = 0; i < group->params.size(); ++i) {
-      const ShardedParam& param = *group->params[i];
-      const auto dtype = param.compute_dtype();
-      const auto row_bytes =
-          static_cast<std::size_t>(param.row_numel()) * c10::elementSize(dtype);
-      const auto begin = static_cast<std::size_t>(param.rows().begin);
-      view_of(
-          base + group->offsets[i] + begin * row_bytes,
-          param.local().sizes(),
-          dtype)
-          .copy_(param.local());
+      group->params[i]->copy_rows_to(base + group->offsets[i], c10::kCPU);
     }
   }
   Request published = request;
@@ -203,6 +199,7 @@ void SharedMemoryEngine::finish_oldest() {
 void SharedMemoryEngine::sum_own_rows(const Posted& posted) {
   c10::InferenceMode inference_off(false);
   c10::AutoGradMode grad_off(false);
+  const MemoryScope scope(MemoryComponent::kGradients);
   const ParamGroup& group = *posted.group;
   const int num_ranks = communicator().size();
   const auto element = c10::elementSize(posted.types.wire);

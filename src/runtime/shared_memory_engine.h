@@ -44,6 +44,8 @@ class SharedMemoryEngine final : public ShardEngine {
     ReductionTypes types;
   };
 
+  CountedRegion allocate(
+      std::size_t bytes, const std::string& label, MemoryComponent component);
   void require_slab(std::size_t message_bytes);
   std::size_t place_offset(int rank, std::size_t place) const;
   void finish_oldest();

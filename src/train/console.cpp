@@ -29,6 +29,23 @@ std::string share_line(const char* name, double seconds, double total) {
       "  %-10s %8.2f s  %5.1f %%\n", name, seconds, 100 * seconds / total);
 }
 
+std::string describe_memory(const std::vector<MemoryReport>& by_rank) {
+  std::string result = "peak tensor bytes by rank:";
+  for (const MemoryReport& report : by_rank) {
+    result += text(" %.1f MB", megabytes(report.total.peak));
+  }
+  result += "\nat rank 0's peak, in MB:";
+  for (std::size_t i = 0; i < kNumMemoryComponents; ++i) {
+    const std::string name(name_of(static_cast<MemoryComponent>(i)));
+    result += text(
+        "%s %s %.1f",
+        i == 0 ? "" : ",",
+        name.c_str(),
+        megabytes(by_rank.front().components[i].at_total_peak));
+  }
+  return result + "\n";
+}
+
 } // namespace
 
 std::string describe(const StepMetrics& metrics) {
@@ -59,11 +76,8 @@ std::string describe(const TrainSummary& summary) {
         "skipped %ld steps that were not finite\n",
         static_cast<long>(summary.num_skipped));
   }
-  result += "peak tensor bytes by rank:";
-  for (const std::int64_t bytes : summary.peak_tensor_bytes) {
-    result += text(" %.1f MB", megabytes(bytes));
-  }
-  result += "\ntime of rank 0:\n";
+  result += describe_memory(summary.memory);
+  result += "time of rank 0:\n";
   const double total = summary.seconds;
   result += share_line("compute", summary.compute_seconds(), total);
   result += share_line("waiting", summary.wait_seconds, total);

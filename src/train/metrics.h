@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "fsdp/memory.h"
+
 namespace fsdp {
 
 /// Before the first step.
@@ -40,11 +42,11 @@ struct TrainSummary {
   double wait_seconds = 0;
   double reduce_seconds = 0;
   double optim_seconds = 0;
-  double validation_seconds = 0;               ///< beside those of training
-  double sample_seconds = 0;                   ///< the same
-  double loss = 0;                             ///< of the last step
-  std::vector<std::int64_t> peak_tensor_bytes; ///< by rank
-  std::optional<double> validation_loss;       ///< the last one
+  double validation_seconds = 0;         ///< beside those of training
+  double sample_seconds = 0;             ///< the same
+  double loss = 0;                       ///< of the last step
+  std::vector<MemoryReport> memory;      ///< of training, by rank
+  std::optional<double> validation_loss; ///< the last one
   /// The same windows by tables of counts; for text only, on rank 0 only.
   std::optional<double> bigram_loss;
   std::optional<double> trigram_loss;

@@ -15,6 +15,7 @@
 #include "fsdp/error.h"
 #include "fsdp/fully_shard.h"
 #include "fsdp/memory.h"
+#include "train/rank_memory.h"
 #include "train/run_on_ranks.h"
 #include "train/run_setup.h"
 #include "train/sampling.h"
@@ -75,7 +76,7 @@ TrainSummary Trainer::run() {
 void Trainer::train_and_report() {
   const RunHeader header = describe_run(options_, model_, corpus_, group_);
   tell([&](TrainObserver* o) { o->on_start(header); });
-  reset_peak_tensor_bytes();
+  reset_peak_memory();
   while (!is_over()) {
     train_step();
     validate_if_due();
@@ -103,7 +104,7 @@ void Trainer::train_step() {
       group_,
       {.loss_sum = local.sum,
        .num_tokens = local.num_tokens,
-       .peak_tensor_bytes = static_cast<double>(peak_tensor_bytes())},
+       .peak_tensor_bytes = static_cast<double>(memory_report().total.peak)},
       summary_.seconds + seconds_since(start));
   progress_ = progress(options_, summary_.num_steps, last_report_.seconds);
 
@@ -221,10 +222,7 @@ void Trainer::validate_if_due() {
 }
 
 void Trainer::finish() {
-  for (const RankReport& rank : last_report_.ranks) {
-    summary_.peak_tensor_bytes.push_back(
-        static_cast<std::int64_t>(rank.peak_tensor_bytes));
-  }
+  summary_.memory = gather_memory_reports(group_);
   if (options_.sample > 0) {
     const Clock::time_point start = Clock::now();
     const std::string text = sample_bytes(

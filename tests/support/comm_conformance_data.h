@@ -138,6 +138,60 @@ TEST_P(CommData, AllGatherMovesShardsOfManyMegabytes) {
   });
 }
 
+/// Pieces of every rank in `num_arrays` arrays with gaps between them, of sizes
+/// from nothing to more than what one round of staging holds.
+inline std::vector<GatherPiece> scattered_pieces(
+    int num_ranks, std::size_t largest) {
+  std::vector<GatherPiece> pieces;
+  std::size_t offset = 5;
+  for (const std::size_t bytes : {std::size_t{0}, largest, std::size_t{3}}) {
+    for (int rank = num_ranks - 1; rank >= 0; --rank) {
+      const std::size_t own = bytes / (static_cast<std::size_t>(rank) + 1);
+      pieces.push_back({rank, offset, own});
+      offset += own + 7;
+    }
+  }
+  return pieces;
+}
+
+TEST_P(CommData, AllGatherInPlaceMovesPiecesToTheSamePlaces) {
+  run([&](Communicator& comm) {
+    for (const std::size_t largest :
+         {std::size_t{1}, std::size_t{1000}, std::size_t{3} << 20}) {
+      const auto pieces = scattered_pieces(comm.size(), largest);
+      Bytes expected(pieces.back().offset + pieces.back().bytes + 9, 0xee);
+      Bytes buffer = expected;
+      int salt = 0;
+      for (const GatherPiece& piece : pieces) {
+        const Bytes part =
+            payload(piece.rank, piece.bytes, ++salt, DType::kUInt8);
+        const auto at = static_cast<std::ptrdiff_t>(piece.offset);
+        std::copy(part.begin(), part.end(), expected.begin() + at);
+        if (piece.rank == comm.rank()) {
+          std::copy(part.begin(), part.end(), buffer.begin() + at);
+        }
+      }
+      comm.all_gather_in_place(buffer.data(), pieces, "pieces")->wait();
+      EXPECT_EQ(buffer, expected) << largest;
+    }
+    comm.all_gather_in_place(nullptr, {}, "nothing")->wait();
+  });
+}
+
+TEST_P(CommData, AllGatherInPlaceRefusesPiecesOfNoRank) {
+  run([&](Communicator& comm) {
+    Bytes buffer(4);
+    const std::vector<GatherPiece> pieces{{comm.size(), 0, 4}};
+    EXPECT_EQ(
+        thrown_text<UsageError>(
+            [&] { comm.all_gather_in_place(buffer.data(), pieces, "p"); }),
+        "[rank " + std::to_string(comm.rank()) +
+            "] all_gather(uint8, 0 elements) for 'p': a piece is rank " +
+            std::to_string(comm.size()) + "'s; pass ranks from 0 to " +
+            std::to_string(comm.size() - 1));
+  });
+}
+
 TEST_P(CommData, BroadcastMovesEveryDTypeFromEveryRoot) {
   run([&](Communicator& comm) {
     int salt = 0;

@@ -63,6 +63,7 @@ std::shared_ptr<Work> GlooCommunicator::start(const Collective& collective) {
   auto operation = std::make_shared<Operation>();
   operation->request = encode(collective.request, collective.counts);
   operation->counts.assign(collective.counts.begin(), collective.counts.end());
+  operation->pieces.assign(collective.pieces.begin(), collective.pieces.end());
   operation->has_data = true;
   operation->output_dtype = collective.output_dtype;
   operation->input = collective.input;

@@ -30,6 +30,14 @@ struct Slices {
     }
   }
 
+  std::vector<GatherPiece> pieces() const {
+    std::vector<GatherPiece> result;
+    for (std::size_t rank = 0; rank < sizes.size(); ++rank) {
+      result.push_back({static_cast<int>(rank), begins[rank], sizes[rank]});
+    }
+    return result;
+  }
+
   std::vector<std::size_t> begins; ///< bytes
   std::vector<std::size_t> sizes;  ///< bytes
 };
@@ -52,22 +60,24 @@ Counts even_counts(std::int64_t numel, int size) {
   return counts;
 }
 
-void gather_slices(
-    const std::byte* input,
-    std::byte* output,
-    const Slices& slices,
+void gather(
+    std::byte* buffer,
+    std::span<const GatherPiece> pieces,
     PeerExchange& exchange) {
-  const auto own = static_cast<std::size_t>(exchange.rank());
-  for_each_peer(exchange, [&](int peer, std::size_t p) {
-    exchange.receive(peer, output + slices.begins[p], slices.sizes[p]);
+  for_each_peer(exchange, [&](int peer, std::size_t) {
+    for (const GatherPiece& piece : pieces) {
+      if (piece.rank == peer) {
+        exchange.receive(peer, buffer + piece.offset, piece.bytes);
+      }
+    }
   });
   for_each_peer(exchange, [&](int peer, std::size_t) {
-    exchange.send(peer, input, slices.sizes[own]);
+    for (const GatherPiece& piece : pieces) {
+      if (piece.rank == exchange.rank()) {
+        exchange.send(peer, buffer + piece.offset, piece.bytes);
+      }
+    }
   });
-  std::byte* place = output + slices.begins[own];
-  if (place != input && slices.sizes[own] > 0) {
-    std::memcpy(place, input, slices.sizes[own]);
-  }
   exchange.finish();
 }
 
@@ -138,7 +148,7 @@ void all_reduce(Operation& operation, PeerExchange& exchange) {
     std::byte* own =
         data + slices.begins[static_cast<std::size_t>(exchange.rank())];
     reduce_slices(operation, exchange, counts, data, own);
-    gather_slices(own, data, slices, exchange);
+    gather(data, slices.pieces(), exchange);
     return;
   }
   std::byte* scratch =
@@ -234,8 +244,13 @@ std::size_t bytes_sent(const Operation& operation, int rank, int size) {
     return 0;
   }
   switch (static_cast<Meeting>(operation.request.meeting)) {
-    case Meeting::kAllGather:
-      return operation.input_bytes * static_cast<std::size_t>(size - 1);
+    case Meeting::kAllGather: {
+      std::size_t own = 0;
+      for (const GatherPiece& piece : operation.pieces) {
+        own += piece.rank == rank ? piece.bytes : 0;
+      }
+      return own * static_cast<std::size_t>(size - 1);
+    }
     case Meeting::kReduceScatter: {
       const Slices slices(
           operation.counts, static_cast<DType>(operation.request.dtype));
@@ -254,11 +269,7 @@ std::size_t bytes_sent(const Operation& operation, int rank, int size) {
 void move_data(Operation& operation, PeerExchange& exchange) {
   switch (static_cast<Meeting>(operation.request.meeting)) {
     case Meeting::kAllGather:
-      gather_slices(
-          operation.input,
-          operation.output,
-          Slices(operation.counts, operation.output_dtype),
-          exchange);
+      gather(operation.output, operation.pieces, exchange);
       break;
     case Meeting::kReduceScatter:
       reduce_slices(

@@ -19,7 +19,8 @@ class PeerExchange;
 struct Operation {
   // Set by the issuing thread.
   WireRequest request;
-  std::vector<std::int64_t> counts; ///< elements by rank, where it has counts
+  std::vector<std::int64_t> counts; ///< of reduce_scatter: elements by rank
+  std::vector<GatherPiece> pieces;  ///< of all_gather
   DType output_dtype = DType::kUInt8;
   const std::byte* input = nullptr;
   std::size_t input_bytes = 0;

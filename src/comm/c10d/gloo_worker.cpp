@@ -112,6 +112,13 @@ void GlooWorker::abandon(Operation& operation) noexcept {
       if (operation.input_bytes > 0) {
         std::memcpy(memory, operation.input, operation.input_bytes);
       }
+      // What is in place is an input, too.
+      if (operation.output_bytes > 0) {
+        std::memcpy(
+            memory + operation.input_bytes,
+            operation.output,
+            operation.output_bytes);
+      }
       operation.input = memory;
       operation.output = memory + operation.input_bytes;
       return;

@@ -45,6 +45,30 @@ void copy(void* to, const void* from, std::size_t bytes) {
   }
 }
 
+/// One round of a gather: of the pieces of `rank`, one after the other, bytes
+/// [begin, begin + kStagingBytes). Calls f(offset in the buffer, offset in the
+/// staging memory, bytes).
+template <typename F>
+void for_each_part(
+    std::span<const GatherPiece> pieces,
+    int rank,
+    std::size_t begin,
+    const F& f) {
+  const std::size_t end = begin + kStagingBytes;
+  std::size_t at = 0;
+  for (const GatherPiece& piece : pieces) {
+    if (piece.rank != rank) {
+      continue;
+    }
+    const std::size_t from = std::max(at, begin);
+    const std::size_t to = std::min(at + piece.bytes, end);
+    if (from < to) {
+      f(piece.offset + (from - at), from - begin, to - from);
+    }
+    at += piece.bytes;
+  }
+}
+
 } // namespace
 
 HostCommunicator::HostCommunicator(
@@ -115,32 +139,39 @@ std::shared_ptr<Work> HostCommunicator::start(const Collective& collective) {
 
 void HostCommunicator::all_gather_staged(
     Call& call, const Collective& collective) {
-  const auto& counts = collective.counts;
-  const DType dtype = collective.output_dtype;
-  const auto chunk = static_cast<std::int64_t>(kStagingBytes / size_of(dtype));
-  const std::int64_t largest = *std::max_element(counts.begin(), counts.end());
-  const std::int64_t num_rounds =
-      std::max<std::int64_t>(1, divide_up(largest, chunk));
-  const std::byte* in = collective.input;
-  for (std::int64_t k = 0; k < num_rounds; ++k) {
-    const std::int64_t own =
-        length_of_chunk(counts[static_cast<std::size_t>(rank())], chunk, k);
-    const std::uint64_t at = exchange(call, [&](std::byte* to) {
-      copy_in(to, in + bytes_of(k * chunk, dtype), bytes_of(own, dtype));
-    });
-    std::byte* out = collective.output;
-    for (int peer = 0; peer < size(); ++peer) {
-      const std::int64_t count = counts[static_cast<std::size_t>(peer)];
-      const std::int64_t length = length_of_chunk(count, chunk, k);
-      const std::size_t offset = bytes_of(k * chunk, dtype);
-      const std::byte* from =
-          peer == rank() ? in + offset : buffer_of(peer, at);
-      if (length > 0) {
-        copy(out + offset, from, bytes_of(length, dtype));
-      }
-      out += bytes_of(count, dtype);
-    }
+  std::vector<std::size_t> bytes_of_rank(static_cast<std::size_t>(size()));
+  for (const GatherPiece& piece : collective.pieces) {
+    bytes_of_rank[static_cast<std::size_t>(piece.rank)] += piece.bytes;
   }
+  const std::size_t most =
+      *std::max_element(bytes_of_rank.begin(), bytes_of_rank.end());
+  std::size_t begin = 0;
+  do {
+    const std::uint64_t at = exchange(call, [&](std::byte* to) {
+      for_each_part(
+          collective.pieces,
+          rank(),
+          begin,
+          [&](std::size_t offset, std::size_t staged, std::size_t bytes) {
+            copy_in(to + staged, collective.output + offset, bytes);
+          });
+    });
+    for (int peer = 0; peer < size(); ++peer) {
+      if (peer != rank()) {
+        for_each_part(
+            collective.pieces,
+            peer,
+            begin,
+            [&](std::size_t offset, std::size_t staged, std::size_t bytes) {
+              copy(
+                  collective.output + offset,
+                  buffer_of(peer, at) + staged,
+                  bytes);
+            });
+      }
+    }
+    begin += kStagingBytes;
+  } while (begin < most);
 }
 
 void HostCommunicator::broadcast_staged(

@@ -26,13 +26,14 @@ TEST(GatherPool, NeverHoldsMoreThanWasInUseAtOnce) {
     for (int round = 0; round < 2; ++round) {
       for (int unit = 1; unit <= 20; ++unit) {
         auto block = pool.take(static_cast<std::size_t>(unit * page), "unit");
-        EXPECT_LE(tensor_bytes(), (round == 0 ? unit : 20) * page);
+        EXPECT_LE(
+            memory_report().total.current, (round == 0 ? unit : 20) * page);
         pool.give_back(std::move(block));
       }
     }
-    EXPECT_LE(tensor_bytes(), 20 * page);
+    EXPECT_LE(memory_report().total.current, 20 * page);
   }
-  EXPECT_EQ(tensor_bytes(), 0);
+  EXPECT_EQ(memory_report().total.current, 0);
 }
 
 } // namespace

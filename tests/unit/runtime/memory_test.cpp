@@ -1,5 +1,6 @@
 #include "fsdp/memory.h"
 
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/CPUAllocator.h>
@@ -11,9 +12,11 @@
 #include <cstdint>
 #include <cstring>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "fsdp/error.h"
+#include "runtime/counted_region.h"
 
 // For the allocation that fails on purpose: AddressSanitizer ends the process
 // by default. Without it nobody calls this.
@@ -23,6 +26,16 @@ extern "C" const char* __asan_default_options() {
 
 namespace {
 
+using fsdp::MemoryComponent;
+
+std::int64_t live_bytes() {
+  return fsdp::memory_report().total.current;
+}
+
+std::int64_t peak_bytes() {
+  return fsdp::memory_report().total.peak;
+}
+
 at::Tensor floats(std::int64_t numel) {
   return at::empty({numel}, at::kFloat);
 }
@@ -31,56 +44,126 @@ at::Tensor floats(std::int64_t numel) {
 
 TEST(CountingAllocator, CountsNothingBeforeItIsInstalled) {
   const at::Tensor before = floats(1000);
-  fsdp::count_tensor_bytes(12);
-  EXPECT_EQ(fsdp::tensor_bytes(), 0);
-  EXPECT_EQ(fsdp::peak_tensor_bytes(), 0);
+  const fsdp::CountedBytes mapped(MemoryComponent::kGathered, 12);
+  EXPECT_EQ(live_bytes(), 0);
+  EXPECT_EQ(peak_bytes(), 0);
 }
 
 TEST(CountingAllocator, CountsTheBytesOfLivingTensors) {
   at::Tensor older = floats(500);
   fsdp::install_counting_allocator();
-  EXPECT_EQ(fsdp::tensor_bytes(), 0);
+  EXPECT_EQ(live_bytes(), 0);
   at::Tensor first = floats(1000);
-  EXPECT_EQ(fsdp::tensor_bytes(), 4000);
+  EXPECT_EQ(live_bytes(), 4000);
   {
     const at::Tensor second = floats(10);
     const at::Tensor view = second.slice(0, 0, 5);
-    EXPECT_EQ(fsdp::tensor_bytes(), 4040);
+    EXPECT_EQ(live_bytes(), 4040);
   }
-  EXPECT_EQ(fsdp::tensor_bytes(), 4000);
+  EXPECT_EQ(live_bytes(), 4000);
   older = at::Tensor(); // freed by the allocator that made it
-  EXPECT_EQ(fsdp::tensor_bytes(), 4000);
+  EXPECT_EQ(live_bytes(), 4000);
   first = at::Tensor();
-  EXPECT_EQ(fsdp::tensor_bytes(), 0);
+  EXPECT_EQ(live_bytes(), 0);
 }
 
 TEST(CountingAllocator, KeepsThePeakUntilItIsReset) {
   fsdp::install_counting_allocator();
   const at::Tensor kept = floats(100);
   { const at::Tensor dropped = floats(1000); }
-  EXPECT_EQ(fsdp::peak_tensor_bytes(), 4400);
+  EXPECT_EQ(peak_bytes(), 4400);
   { const at::Tensor smaller = floats(200); }
-  EXPECT_EQ(fsdp::peak_tensor_bytes(), 4400);
-  fsdp::reset_peak_tensor_bytes();
-  EXPECT_EQ(fsdp::peak_tensor_bytes(), 400);
+  EXPECT_EQ(peak_bytes(), 4400);
+  fsdp::reset_peak_memory();
+  EXPECT_EQ(peak_bytes(), 400);
   { const at::Tensor smaller = floats(200); }
-  EXPECT_EQ(fsdp::peak_tensor_bytes(), 1200);
+  EXPECT_EQ(peak_bytes(), 1200);
 }
 
 TEST(CountingAllocator, FollowsAStorageThatGrows) {
   fsdp::install_counting_allocator();
   at::Tensor tensor = floats(100);
   tensor.resize_({300});
-  EXPECT_EQ(fsdp::tensor_bytes(), 1200);
+  EXPECT_EQ(live_bytes(), 1200);
 }
 
 TEST(CountingAllocator, AddsBytesThatNoTensorAllocationSees) {
   fsdp::install_counting_allocator();
-  fsdp::count_tensor_bytes(1 << 20);
-  EXPECT_EQ(fsdp::tensor_bytes(), 1 << 20);
-  EXPECT_EQ(fsdp::peak_tensor_bytes(), 1 << 20);
-  fsdp::count_tensor_bytes(-(1 << 20));
-  EXPECT_EQ(fsdp::tensor_bytes(), 0);
+  {
+    fsdp::CountedBytes mapped(MemoryComponent::kGathered, 1 << 20);
+    const fsdp::CountedBytes moved = std::move(mapped);
+    EXPECT_EQ(live_bytes(), 1 << 20);
+    EXPECT_EQ(peak_bytes(), 1 << 20);
+  }
+  EXPECT_EQ(live_bytes(), 0);
+}
+
+TEST(CountingAllocator, CountsByComponent) {
+  fsdp::install_counting_allocator();
+  const at::Tensor activation = floats(10);
+  at::Tensor state;
+  {
+    const fsdp::MemoryScope outer(MemoryComponent::kOptimizerState);
+    state = floats(100);
+    {
+      const fsdp::MemoryScope inner(MemoryComponent::kGradients);
+      const at::Tensor dropped = floats(1000);
+    }
+    state = at::cat({state, floats(1)});
+  }
+  const fsdp::MemoryReport report = fsdp::memory_report();
+  EXPECT_EQ(report[MemoryComponent::kActivations].current, 40);
+  EXPECT_EQ(report[MemoryComponent::kOptimizerState].current, 404);
+  EXPECT_EQ(report[MemoryComponent::kOptimizerState].peak, 400 + 4 + 404);
+  EXPECT_EQ(report[MemoryComponent::kGradients].current, 0);
+  EXPECT_EQ(report[MemoryComponent::kGradients].peak, 4000);
+  EXPECT_EQ(report.total.current, 444);
+  EXPECT_EQ(report.total.peak, 4440);
+  EXPECT_EQ(report[MemoryComponent::kGradients].at_total_peak, 4000);
+  EXPECT_EQ(report[MemoryComponent::kOptimizerState].at_total_peak, 400);
+  EXPECT_EQ(report[MemoryComponent::kActivations].at_total_peak, 40);
+}
+
+TEST(CountingAllocator, MovesATensorToAnotherComponent) {
+  const at::Tensor foreign = floats(7);
+  fsdp::install_counting_allocator();
+  at::Tensor tensor = floats(10);
+  fsdp::count_as(tensor.slice(0, 4), MemoryComponent::kGradients);
+  EXPECT_EQ(fsdp::memory_report()[MemoryComponent::kGradients].current, 40);
+  EXPECT_EQ(fsdp::memory_report()[MemoryComponent::kActivations].current, 0);
+  EXPECT_EQ(fsdp::memory_report().total.current, 40);
+  tensor = at::Tensor();
+  EXPECT_EQ(fsdp::memory_report()[MemoryComponent::kGradients].current, 0);
+  fsdp::count_as(foreign, MemoryComponent::kGradients);
+  fsdp::count_as(at::Tensor(), MemoryComponent::kGradients);
+  fsdp::count_as(floats(0), MemoryComponent::kGradients);
+  EXPECT_EQ(live_bytes(), 0);
+}
+
+TEST(CountingAllocator, RanksThatAreThreadsCountForThemselves) {
+  fsdp::install_counting_allocator();
+  at::Tensor handed_over;
+  std::thread([&handed_over] {
+    const fsdp::RankMemory mine;
+    handed_over = floats(100);
+    EXPECT_EQ(live_bytes(), 400);
+  }).join();
+  EXPECT_EQ(live_bytes(), 0);
+  handed_over = at::Tensor(); // off the account of the thread that made it
+  EXPECT_EQ(live_bytes(), 0);
+}
+
+TEST(CountedRegion, CountsEachSharedByteOnce) {
+  fsdp::install_counting_allocator();
+  const auto region = fsdp::SharedRegion::create(1000, "test");
+  for (const int num_ranks : {1, 2, 3, 7}) {
+    std::vector<fsdp::CountedRegion> counted;
+    for (int rank = 0; rank < num_ranks; ++rank) {
+      counted.emplace_back(region, MemoryComponent::kGathered, rank, num_ranks);
+    }
+    EXPECT_EQ(live_bytes(), 1000);
+  }
+  EXPECT_EQ(live_bytes(), 0);
 }
 
 TEST(CountingAllocator, AlignsLikeLibTorchAndHoldsData) {
@@ -92,7 +175,7 @@ TEST(CountingAllocator, AlignsLikeLibTorchAndHoldsData) {
     EXPECT_EQ(tensor.sum().item<std::int64_t>(), 7 * bytes);
   }
   EXPECT_EQ(at::empty({0}, at::kByte).numel(), 0);
-  EXPECT_EQ(fsdp::tensor_bytes(), 0);
+  EXPECT_EQ(live_bytes(), 0);
 }
 
 TEST(CountingAllocator, ServesTheRawInterface) {
@@ -100,10 +183,10 @@ TEST(CountingAllocator, ServesTheRawInterface) {
   c10::Allocator* allocator = c10::GetCPUAllocator();
   ASSERT_NE(allocator->raw_deleter(), nullptr);
   void* data = allocator->raw_allocate(256);
-  EXPECT_EQ(fsdp::tensor_bytes(), 256);
+  EXPECT_EQ(live_bytes(), 256);
   allocator->raw_deallocate(data);
   allocator->raw_deallocate(nullptr);
-  EXPECT_EQ(fsdp::tensor_bytes(), 0);
+  EXPECT_EQ(live_bytes(), 0);
 }
 
 TEST(CountingAllocator, CountsFreesByOtherThreads) {
@@ -123,15 +206,15 @@ TEST(CountingAllocator, CountsFreesByOtherThreads) {
   for (std::thread& thread : threads) {
     thread.join();
   }
-  EXPECT_EQ(fsdp::tensor_bytes(), 0);
-  EXPECT_GE(fsdp::peak_tensor_bytes(), 4 * 299);
-  EXPECT_LE(fsdp::peak_tensor_bytes(), 4 * 4 * 299);
+  EXPECT_EQ(live_bytes(), 0);
+  EXPECT_GE(peak_bytes(), 4 * 299);
+  EXPECT_LE(peak_bytes(), 4 * 4 * 299);
 }
 
 TEST(CountingAllocator, CountsNothingOfAnAllocationThatFails) {
   fsdp::install_counting_allocator();
   EXPECT_THROW(floats(std::int64_t{1} << 55), c10::Error);
-  EXPECT_EQ(fsdp::tensor_bytes(), 0);
+  EXPECT_EQ(live_bytes(), 0);
 }
 
 class ForeignAllocator final : public c10::Allocator {
@@ -158,7 +241,7 @@ TEST(CountingAllocator, SaysSoWhenAnotherAllocatorHasPriority) {
         "is in place; install the counting allocator before it, or do without "
         "the count of tensor bytes");
   }
-  EXPECT_EQ(fsdp::tensor_bytes(), 0);
+  EXPECT_EQ(live_bytes(), 0);
 }
 
 double nanoseconds_per_block(c10::Allocator& allocator, std::size_t bytes) {

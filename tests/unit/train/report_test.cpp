@@ -118,15 +118,23 @@ TEST(Console, SummaryComparesWithTheTrigramTable) {
       .validation_seconds = 3,
       .sample_seconds = 1.5,
       .loss = 1.5,
-      .peak_tensor_bytes = {1'000'000, 2'500'000},
+      .memory = std::vector<MemoryReport>(2),
       .validation_loss = 1.25,
       .bigram_loss = 2.5,
       .trigram_loss = 1.75};
+  summary.memory[0].total.peak = 1'000'000;
+  summary.memory[1].total.peak = 2'500'000;
+  for (std::size_t i = 0; i < kNumMemoryComponents; ++i) {
+    summary.memory[0].components[i].at_total_peak =
+        static_cast<std::int64_t>(100'000 * (i + 1));
+  }
   EXPECT_EQ(
       describe(summary),
       "trained 10 steps, 2000 tokens in 4.0 s: 500 tok/s, last loss 1.5000\n"
       "skipped 1 steps that were not finite\n"
       "peak tensor bytes by rank: 1.0 MB 2.5 MB\n"
+      "at rank 0's peak, in MB: parameters 0.1, gradients 0.2, optimizer state "
+      "0.3, gathered 0.4, reduction 0.5, activations 0.6\n"
       "time of rank 0:\n"
       "  compute        2.00 s   50.0 %\n"
       "  waiting        1.00 s   25.0 %\n"

@@ -192,7 +192,7 @@ TEST(Trainer, StepMetricsAddUp) {
   EXPECT_NEAR(run.summary.seconds, seconds, 1e-9);
   // The rank that comes last to a meeting does not wait there.
   EXPECT_GT(run.summary.wait_seconds, 0);
-  EXPECT_EQ(run.summary.peak_tensor_bytes.size(), 2U);
+  EXPECT_EQ(run.summary.memory.size(), 2U);
   EXPECT_THAT(run.header.ranks, ::testing::StartsWith("2 rank(s) over inproc"));
   EXPECT_THAT(run.header.model, ::testing::StartsWith("tiny: decoder"));
 }
