@@ -21,6 +21,7 @@ TEXT_NAMES = {"run", "mutate", "LICENSE", ".gitignore", ".clang-format"}
 # here. A file belongs to the longest of these paths that it lies in.
 LAYERS = {
     "core": set(),
+    "checkpoint": {"core"},
     "env": {"core"},
     "comm": {"core"},
     "comm/c10d": {"core", "env", "comm"},
@@ -30,7 +31,7 @@ LAYERS = {
     "train": {"core", "comm", "comm/c10d", "runtime", "optim"},
     "cli": {"core", "env", "launch", "comm", "comm/c10d", "runtime", "optim", "train"},
 }
-WITHOUT_TORCH = ("src/core/", "src/env/", "src/comm/", "src/launch/")
+WITHOUT_TORCH = ("src/core/", "src/env/", "src/comm/", "src/launch/", "src/checkpoint/")
 WITH_TORCH = ("src/comm/c10d/",)
 
 # The library never prints and never ends the process. src/cli is a program.
