@@ -1,6 +1,8 @@
 #pragma once
 // Clipping by one global norm over all shards (torch.nn.utils.clip_grad_norm_).
 
+#include "fsdp/export.h"
+
 namespace torch::nn {
 class Module;
 }
@@ -16,7 +18,7 @@ namespace fsdp {
 /// on every rank, and the gradients stay as they were; without it nothing is
 /// scaled by such a norm either: the norm is returned and the caller decides.
 /// Throws UsageError where no unit manages any of the parameters.
-double clip_grad_norm_(
+FSDP_API double clip_grad_norm_(
     torch::nn::Module& module,
     double max_norm,
     double norm_type = 2.0,

@@ -8,12 +8,13 @@
 #include <utility>
 #include <vector>
 
+#include "fsdp/export.h"
 #include "fsdp/process_group.h"
 
 namespace fsdp {
 
 /// Copies are handles of one mesh. Ranks are laid out in row-major order.
-class DeviceMesh {
+class FSDP_API DeviceMesh {
  public:
   /// "cpu"; "cuda" and others once their backend is built.
   const std::string& device_type() const;
@@ -39,7 +40,7 @@ class DeviceMesh {
 /// [collective over `world`] A mesh over all ranks of `world`. Throws
 /// UsageError unless the product of `shape` is the world's size, `shape` has
 /// one or two axes and `axis_names` is empty or has a unique name for each.
-DeviceMesh init_device_mesh(
+FSDP_API DeviceMesh init_device_mesh(
     const ProcessGroup& world,
     std::string device_type,
     std::vector<int> shape,

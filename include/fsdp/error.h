@@ -10,10 +10,12 @@
 #include <stdexcept>
 #include <string>
 
+#include "fsdp/export.h"
+
 namespace fsdp {
 
 /// Base of every error thrown by libfsdp.
-class Error : public std::runtime_error {
+class FSDP_API Error : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
@@ -21,26 +23,26 @@ class Error : public std::runtime_error {
 /// The caller used the API in a way that can never work: a wrong shape, a
 /// module without hooks, an option out of range. Nothing was changed; correct
 /// the program.
-class UsageError : public Error {
+class FSDP_API UsageError : public Error {
  public:
   using Error::Error;
 };
 
 /// A setting that came from outside the program (flag, file, environment
 /// variable) is missing, unknown or out of range. Correct the setting.
-class ConfigError : public Error {
+class FSDP_API ConfigError : public Error {
  public:
   using Error::Error;
 };
 
 /// A file or folder cannot be read or does not hold what it should.
-class DataError : public Error {
+class FSDP_API DataError : public Error {
  public:
   using Error::Error;
 };
 
 /// Base of the errors in talking to other ranks.
-class CommError : public Error {
+class FSDP_API CommError : public Error {
  public:
   using Error::Error;
 };
@@ -48,27 +50,27 @@ class CommError : public Error {
 /// Ranks met with different requests (another unit, collective, dtype, size or
 /// grad mode). Thrown on every rank of the group, with both requests. No data
 /// moved. The group may be used again once every rank has seen the error.
-class MismatchError : public CommError {
+class FSDP_API MismatchError : public CommError {
  public:
   using CommError::CommError;
 };
 
 /// Another rank failed; the text holds its rank, unit and message. Thrown once
 /// on every other rank. The group may be used again afterwards.
-class PeerError : public CommError {
+class FSDP_API PeerError : public CommError {
  public:
   using CommError::CommError;
 };
 
 /// Another rank's process ended. The group cannot be used again.
-class PeerDiedError : public CommError {
+class FSDP_API PeerDiedError : public CommError {
  public:
   using CommError::CommError;
 };
 
 /// A wait passed its deadline; the text says what for and which ranks had not
 /// come. The group cannot be used again.
-class TimeoutError : public CommError {
+class FSDP_API TimeoutError : public CommError {
  public:
   using CommError::CommError;
 };

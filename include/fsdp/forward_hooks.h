@@ -10,12 +10,13 @@
 #include <utility>
 #include <vector>
 
+#include "fsdp/export.h"
 #include "fsdp/for_each_tensor.h"
 
 namespace fsdp::detail {
 
 /// What happens around a hooked forward; the runtime's Unit implements it.
-class ForwardHooks {
+class FSDP_API ForwardHooks {
  public:
   virtual ~ForwardHooks() = default;
   /// `inputs` may be replaced (cast to the compute dtype); `fixed` are the
@@ -30,7 +31,7 @@ class ForwardHooks {
 };
 
 /// Mixed into every hooked module.
-class HookedBase {
+class FSDP_API HookedBase {
  public:
   virtual ~HookedBase() = default;
   const std::shared_ptr<ForwardHooks>& fsdp_hooks() const { return hooks_; }

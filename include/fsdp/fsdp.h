@@ -5,6 +5,7 @@
 #include "fsdp/clip_grad.h"
 #include "fsdp/device_mesh.h"
 #include "fsdp/error.h"
+#include "fsdp/export.h"
 #include "fsdp/for_each_tensor.h"
 #include "fsdp/fully_shard.h"
 #include "fsdp/hooked.h"

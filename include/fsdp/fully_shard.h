@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "fsdp/device_mesh.h"
+#include "fsdp/export.h"
 #include "fsdp/mixed_precision.h"
 
 namespace at {
@@ -52,7 +53,7 @@ struct FullyShardOptions {
 /// being frozen, and UsageError: null, module without hooks, applied twice,
 /// child after parent, a parameter with no dimension or not contiguous, or
 /// reachable from another unit, no mesh or one that is not 1-D.
-void fully_shard(
+FSDP_API void fully_shard(
     const std::shared_ptr<torch::nn::Module>& module,
     const FullyShardOptions& options);
 
@@ -65,31 +66,31 @@ void fully_shard(const Holder& holder, const FullyShardOptions& options) {
 }
 
 /// True if fully_shard was called on this very module.
-bool is_fully_sharded(const torch::nn::Module& module);
+FSDP_API bool is_fully_sharded(const torch::nn::Module& module);
 
 /// [collective] Gathers the parameters of this unit (not of nested ones), e.g.
 /// to read them. They stay gathered until reshard() or the next forward's end.
-void unshard(torch::nn::Module& module);
+FSDP_API void unshard(torch::nn::Module& module);
 /// Releases them again; local.
-void reshard(torch::nn::Module& module);
+FSDP_API void reshard(torch::nn::Module& module);
 
 /// While false, backward keeps each rank's full gradients (in the reduce dtype)
 /// instead of reducing them; the next backward with true reduces the sum of
 /// all. For gradient accumulation. Every rank of the mesh calls it alike. What
 /// is kept is not in `.grad`: zero_grad() does not drop it, the next reduction
 /// takes it along.
-void set_requires_gradient_sync(
+FSDP_API void set_requires_gradient_sync(
     torch::nn::Module& module,
     bool requires_gradient_sync,
     bool recurse = true);
 
 /// Changes the option of fully_shard; takes effect on the next forward.
-void set_reshard_after_forward(
+FSDP_API void set_reshard_after_forward(
     torch::nn::Module& module, bool reshard_after_forward, bool recurse = true);
 
 /// How many units are gathered ahead of use, in the order recorded in the
 /// forward (0: none; default 1). Applies to the whole tree of `module`'s root.
-void set_prefetch_depth(torch::nn::Module& module, int depth);
+FSDP_API void set_prefetch_depth(torch::nn::Module& module, int depth);
 
 /// One parameter as the shard group holds it.
 struct ShardInfo {
@@ -101,12 +102,12 @@ struct ShardInfo {
 
 /// The sharded parameters below `module`, in the order of named_parameters();
 /// parameters that no unit manages are left out.
-std::vector<ShardInfo> shard_infos(const torch::nn::Module& module);
+FSDP_API std::vector<ShardInfo> shard_infos(const torch::nn::Module& module);
 
 /// [collective] The full value of every parameter below `module` (sharded or
 /// not) by qualified name, in its own dtype, on every rank. For tests, small
 /// models and exports; it holds the whole model.
-std::vector<std::pair<std::string, at::Tensor>> full_parameters(
+FSDP_API std::vector<std::pair<std::string, at::Tensor>> full_parameters(
     torch::nn::Module& module);
 
 /// What the runtime has done. Counts are of the units below `module` (its own
@@ -118,7 +119,7 @@ struct RuntimeCounters {
   double wait_ms = 0;              ///< blocked on other ranks, in any call
   double reduce_ms = 0; ///< copying and summing gradients, without waiting
 };
-RuntimeCounters runtime_counters(const torch::nn::Module& module);
+FSDP_API RuntimeCounters runtime_counters(const torch::nn::Module& module);
 
 /// What happened to a unit, for tests and traces.
 enum class UnitEvent {
@@ -133,6 +134,7 @@ enum class UnitEvent {
 /// nullptr to end it.
 using UnitObserver =
     std::function<void(UnitEvent event, const std::string& unit)>;
-void set_unit_observer(torch::nn::Module& module, UnitObserver observer);
+FSDP_API void set_unit_observer(
+    torch::nn::Module& module, UnitObserver observer);
 
 } // namespace fsdp

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "fsdp/export.h"
+
 namespace at {
 class Tensor;
 }
@@ -24,7 +26,7 @@ enum class MemoryComponent : std::uint8_t {
 inline constexpr std::size_t kNumMemoryComponents = 6;
 
 /// "parameters", "gradients", "optimizer state", ...
-std::string_view name_of(MemoryComponent component);
+FSDP_API std::string_view name_of(MemoryComponent component);
 
 struct MemoryUse {
   std::int64_t current = 0;       ///< bytes
@@ -44,20 +46,20 @@ struct MemoryReport {
 /// Replaces LibTorch's CPU allocator by a counting one. Tensors made before
 /// keep their own. Throws Error if another allocator of higher priority is in
 /// place. Idempotent, thread-safe.
-void install_counting_allocator();
+FSDP_API void install_counting_allocator();
 
 /// The CPU tensors alive in this process, as asked for (blocks carry 64 bytes
 /// more), plus its share of memory that ranks map together: over a host's ranks
 /// each shared byte counts once. All zero before install_counting_allocator().
 /// oneDNN's scratch counts, MKL's packing buffers do not.
-MemoryReport memory_report();
+FSDP_API MemoryReport memory_report();
 
 /// Peaks start anew from what is alive.
-void reset_peak_memory();
+FSDP_API void reset_peak_memory();
 
 /// While it lives, tensors that this thread makes count as `component`. Scopes
 /// nest.
-class MemoryScope {
+class FSDP_API MemoryScope {
  public:
   explicit MemoryScope(MemoryComponent component);
   ~MemoryScope();
@@ -70,6 +72,6 @@ class MemoryScope {
 
 /// Counts the memory of `tensor` as `component` from now on; nothing happens to
 /// memory that the counting allocator did not make.
-void count_as(const at::Tensor& tensor, MemoryComponent component);
+FSDP_API void count_as(const at::Tensor& tensor, MemoryComponent component);
 
 } // namespace fsdp

@@ -9,6 +9,8 @@
 #include <memory>
 #include <vector>
 
+#include "fsdp/export.h"
+
 namespace at {
 class Tensor;
 }
@@ -53,7 +55,7 @@ struct SGDOptions {
 /// step bumps the parameters' versions, so that autograd notices a stale
 /// backward. Throws UsageError when a parameter is gathered, or its gradient
 /// does not have its shape. fsdp/optim_state.h keeps and loads their state.
-class Optimizer {
+class FSDP_API Optimizer {
  public:
   virtual ~Optimizer() = default;
   virtual void step() = 0;
@@ -74,7 +76,7 @@ class Optimizer {
   virtual std::vector<optim::StateSlot> slots(std::size_t index) = 0;
 };
 
-class AdamW final : public Optimizer {
+class FSDP_API AdamW final : public Optimizer {
  public:
   explicit AdamW(std::vector<at::Tensor> parameters, AdamWOptions options = {});
   ~AdamW() override;
@@ -86,7 +88,7 @@ class AdamW final : public Optimizer {
   std::unique_ptr<State> state_;
 };
 
-class Adam final : public Optimizer {
+class FSDP_API Adam final : public Optimizer {
  public:
   explicit Adam(std::vector<at::Tensor> parameters, AdamOptions options = {});
   ~Adam() override;
@@ -98,7 +100,7 @@ class Adam final : public Optimizer {
   std::unique_ptr<State> state_;
 };
 
-class SGD final : public Optimizer {
+class FSDP_API SGD final : public Optimizer {
  public:
   explicit SGD(std::vector<at::Tensor> parameters, SGDOptions options = {});
   ~SGD() override;

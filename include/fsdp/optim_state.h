@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "fsdp/export.h"
 #include "fsdp/optim.h"
 
 namespace torch::nn {
@@ -27,15 +28,15 @@ using OptimizerState = std::map<std::string, ParameterState>;
 
 /// Copies of the state of every parameter that `optimizer` steps. Throws
 /// UsageError for a parameter that is not below `module`.
-OptimizerState optimizer_state(
-    const torch::nn::Module& module, const Optimizer& optimizer);
+FSDP_API OptimizerState
+optimizer_state(const torch::nn::Module& module, const Optimizer& optimizer);
 
 /// Goes on with `state` (copied). Throws UsageError, and changes nothing, for a
 /// tensor of another shape or dtype, and if `strict` for a parameter without
 /// state, with a part of it, or a name that the optimizer does not step. If not
 /// strict such parameters begin anew, as before their first step, and such
 /// names are ignored; all of them are returned.
-std::vector<std::string> load_optimizer_state(
+FSDP_API std::vector<std::string> load_optimizer_state(
     const torch::nn::Module& module,
     Optimizer& optimizer,
     const OptimizerState& state,

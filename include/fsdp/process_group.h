@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "fsdp/export.h"
 #include "fsdp/reduce_op.h"
 
 namespace at {
@@ -34,7 +35,7 @@ struct InitOptions {
 
 /// The ranks of a job, or some of them. Copies are handles of one group. A rank
 /// uses its handles from one thread at a time.
-class ProcessGroup {
+class FSDP_API ProcessGroup {
  public:
   int rank() const; ///< in this group
   int size() const;
@@ -77,14 +78,14 @@ class ProcessGroup {
 /// the world is this process alone. Throws ConfigError for a bad environment
 /// (rank out of range, port in use, no address), TimeoutError naming the ranks
 /// that did not come.
-ProcessGroup init_process_group(const InitOptions& options = {});
+FSDP_API ProcessGroup init_process_group(const InitOptions& options = {});
 
 /// Runs `body` as `size` ranks that are threads of this process, over the named
 /// backend ("inproc", "shm" or "gloo"), and waits for all of them. A body that
 /// throws makes the others throw PeerError; then the exception of the rank that
 /// failed first is thrown here. For tests and for programs without randomness
 /// in the forward: the ranks share one random generator and one thread count.
-void run_ranks(
+FSDP_API void run_ranks(
     int size,
     const std::function<void(ProcessGroup)>& body,
     const InitOptions& options = {.backend = "inproc"});
