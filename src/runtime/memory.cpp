@@ -8,10 +8,13 @@
 
 #include <atomic>
 #include <cstddef>
+#include <memory>
 #include <mutex>
 #include <new>
+#include <utility>
 
 #include "fsdp/error.h"
+#include "runtime/gradient_arena.h"
 #include "runtime/memory_account.h"
 
 namespace fsdp {
@@ -25,6 +28,7 @@ struct BlockHeader {
   std::int64_t bytes;
   MemoryAccount* account;
   MemoryComponent component;
+  std::shared_ptr<GradientArena> arena; ///< null: LibTorch's heap
 };
 constexpr std::size_t kHeaderBytes = c10::gAlignment;
 static_assert(sizeof(BlockHeader) <= kHeaderBytes);
@@ -41,7 +45,30 @@ void free_counted(void* data) {
   BlockHeader& header = header_of(data);
   header.account->add(header.component, -header.bytes);
   c10::profiledCPUMemoryReporter().Delete(data);
-  c10::free_cpu(&header);
+  const auto arena = std::move(header.arena);
+  const auto bytes = static_cast<std::size_t>(header.bytes);
+  header.~BlockHeader();
+  if (arena) {
+    arena->give_back(
+        reinterpret_cast<std::byte*>(&header), bytes + kHeaderBytes);
+  } else {
+    c10::free_cpu(&header);
+  }
+}
+
+/// Room for `bytes` and the header, from an arena if the size is that of an
+/// expected gradient.
+void* allocate_block(std::size_t bytes, std::shared_ptr<GradientArena>& arena) {
+  const ExpectedGradients* expected = ExpectedGradients::current();
+  // A shard may have the size of another parameter's gradient, and stays.
+  const bool may_stay = current_component() == MemoryComponent::kGradients;
+  if (expected != nullptr && !may_stay && expected->includes(bytes)) {
+    if (void* block = expected->arena->take(bytes + kHeaderBytes)) {
+      arena = expected->arena;
+      return block;
+    }
+  }
+  return c10::alloc_cpu(bytes + kHeaderBytes);
 }
 
 /// LibTorch's own allocation (its huge pages, its out-of-memory error, its
@@ -54,8 +81,9 @@ class CountingAllocator final : public c10::Allocator {
       return {nullptr, nullptr, &free_counted, c10::DeviceType::CPU};
     }
     void* block = nullptr;
+    std::shared_ptr<GradientArena> arena;
     try {
-      block = c10::alloc_cpu(bytes + kHeaderBytes);
+      block = allocate_block(bytes, arena);
     } catch (...) {
       c10::profiledCPUMemoryReporter().OutOfMemory(bytes);
       throw;
@@ -64,7 +92,8 @@ class CountingAllocator final : public c10::Allocator {
     BlockHeader& header = *new (block) BlockHeader{
         .bytes = static_cast<std::int64_t>(bytes),
         .account = &MemoryAccount::current(),
-        .component = current_component()};
+        .component = current_component(),
+        .arena = std::move(arena)};
     header.account->add(header.component, header.bytes);
     c10::profiledCPUMemoryReporter().New(data, bytes);
     return {data, data, &free_counted, c10::DeviceType::CPU};

@@ -64,6 +64,7 @@ class CountedBytes {
   CountedBytes(CountedBytes&& other) noexcept;
   CountedBytes& operator=(CountedBytes&& other) noexcept;
   ~CountedBytes();
+  std::int64_t bytes() const { return bytes_; }
 
  private:
   MemoryAccount* account_ = nullptr;

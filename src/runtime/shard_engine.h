@@ -42,6 +42,9 @@ class ShardEngine {
   /// memory. Also ends a gather that was started and never finished.
   virtual void reshard(ParamGroup& group) = 0;
 
+  /// A backward has begun; called on the thread that runs it.
+  virtual void begin_backward() {}
+
   /// [collective] Takes the full gradients of the group's parameters
   /// (release_full_grad) and begins to average them over the ranks. A parameter
   /// without gradient on one rank counts as zero there; without any it gets

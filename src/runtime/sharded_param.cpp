@@ -238,8 +238,9 @@ void ShardedParam::keep_unreduced() {
   }
   c10::AutoGradMode grad_off(false);
   const MemoryScope scope(MemoryComponent::kReduction);
-  kept_ = kept_.defined() ? kept_.add_(taken_.to(reduce_dtype()))
-                          : taken_.to(reduce_dtype());
+  // A copy: what is taken may lie where the next backward's gradients go.
+  kept_ = kept_.defined() ? kept_.add_(taken_)
+                          : taken_.to(reduce_dtype(), false, /*copy=*/true);
   taken_.reset();
 }
 

@@ -6,11 +6,14 @@
 #include <c10/core/InferenceMode.h>
 
 #include <algorithm>
+#include <functional>
+#include <numeric>
 #include <utility>
 
 #include "comm/c10d/scalar_type.h"
 #include "comm/reduce_kernels.h"
 #include "core/align.h"
+#include "fsdp/error.h"
 #include "runtime/stopwatch.h"
 
 namespace fsdp {
@@ -29,27 +32,32 @@ SharedRegion& region_of(const ParamGroup& group) {
   return *static_cast<RegionSlot&>(*group.slot).region;
 }
 
-/// Bytes before the gradients in a message: one flag per parameter.
+/// In a message's header, of a parameter that has no gradient on the rank.
+constexpr std::uint64_t kNoGradient = ~std::uint64_t{0};
+
+/// At the message's begin: where in the rank's memory each gradient is.
 std::size_t header_bytes(const ParamGroup& group) {
-  return align_up(group.params.size(), kAlignment);
+  return align_up(group.params.size() * sizeof(std::uint64_t), kAlignment);
 }
 
-/// Where the gradients of one message lie.
-struct GradLayout {
-  std::vector<std::size_t> offsets; ///< from the message's begin
-  std::size_t bytes = 0;            ///< of the whole message
-};
+std::uint64_t* header_of(std::byte* message) {
+  return reinterpret_cast<std::uint64_t*>(message);
+}
 
-GradLayout lay_out_grads(const ParamGroup& group, std::size_t element_size) {
-  GradLayout layout;
-  layout.bytes = header_bytes(group);
+/// The most that the gradients of a group take, in a message, or in an arena
+/// where each has a header.
+std::size_t gradient_bytes(const ParamGroup& group) {
+  std::size_t bytes = 0;
   for (const auto& param : group.params) {
-    layout.offsets.push_back(layout.bytes);
-    const auto bytes =
-        static_cast<std::size_t>(param->full_numel()) * element_size;
-    layout.bytes += align_up(bytes, kAlignment);
+    const auto element = std::max(
+        c10::elementSize(param->compute_dtype()),
+        c10::elementSize(param->reduce_dtype()));
+    bytes += kAlignment +
+             align_up(
+                 static_cast<std::size_t>(param->full_numel()) * element,
+                 kAlignment);
   }
-  return layout;
+  return bytes;
 }
 
 at::Tensor view_of(
@@ -62,53 +70,69 @@ at::Tensor view_of(
 SharedMemoryEngine::SharedMemoryEngine(ProcessGroup group)
     : ShardEngine(std::move(group)),
       memory_(*communicator().host_memory()),
-      epoch_(communicator().epoch()) {}
+      epoch_(communicator().epoch()) {
+  try {
+    install_counting_allocator(); // it also serves the arena
+  } catch (const Error&) {
+    // Another one has priority: gradients are copied, all else is the same.
+  }
+}
 
 SharedMemoryEngine::~SharedMemoryEngine() = default;
 
 void SharedMemoryEngine::add(ParamGroup& group) {
   group.lay_out();
   group.slot.reset();
-  CountedRegion region = allocate(
-      group.gathered_bytes, group.describe(), MemoryComponent::kGathered);
-  std::size_t largest_element = 0;
+  CountedRegion region(
+      memory_.allocate(group.gathered_bytes, group.describe()),
+      MemoryComponent::kGathered,
+      communicator().rank(),
+      communicator().size());
   for (std::size_t i = 0; i < group.params.size(); ++i) {
     const ShardedParam& param = *group.params[i];
     region->name_range(
         group.offsets[i], param.compute_bytes(), param.describe());
-    largest_element = std::max(
-        {largest_element,
-         c10::elementSize(param.compute_dtype()),
-         c10::elementSize(param.reduce_dtype())});
+    expected_->sizes.insert(param.compute_bytes());
   }
-  require_slab(lay_out_grads(group, largest_element).bytes);
+  require_gradient_memory(header_bytes(group), gradient_bytes(group));
   group.slot = std::make_unique<RegionSlot>(std::move(region));
 }
 
-CountedRegion SharedMemoryEngine::allocate(
-    std::size_t bytes, const std::string& label, MemoryComponent component) {
-  return {
-      memory_.allocate(bytes, label),
-      component,
-      communicator().rank(),
-      communicator().size()};
-}
-
-void SharedMemoryEngine::require_slab(std::size_t message_bytes) {
-  if (message_bytes <= place_bytes_) {
+// Note [Gradient memory]: of each rank, kStreamDepth places for messages, and
+// the arena. While a unit's gradients are computed, those of the two units
+// before it may still be read, and the root's come from the backward's begin to
+// its end: the four largest units fit at once. Pages that nothing is written to
+// cost nothing.
+void SharedMemoryEngine::require_gradient_memory(
+    std::size_t header, std::size_t gradients) {
+  constexpr std::size_t kUnitsAtOnce = 4;
+  constexpr std::size_t kPage = 4096;
+  largest_units_.push_back(gradients);
+  std::ranges::sort(largest_units_, std::greater());
+  largest_units_.resize(std::min(largest_units_.size(), kUnitsAtOnce));
+  const std::size_t place =
+      align_up(std::max(place_bytes_, header + largest_units_.front()), kPage);
+  const std::size_t arena = align_up(
+      std::accumulate(
+          largest_units_.begin(), largest_units_.end(), std::size_t{0}),
+      kPage);
+  if (place <= place_bytes_ && arena <= arena_bytes_) {
     return;
   }
   while (!posted_.empty()) {
-    finish_oldest(); // it lies in the slab that is replaced
+    finish_oldest(); // it lies in the memory that is replaced
   }
-  constexpr std::size_t kPage = 4096;
-  const std::size_t bytes = align_up(message_bytes, kPage);
-  slab_ = allocate(
-      bytes * HostMemory::kStreamDepth *
-          static_cast<std::size_t>(communicator().size()),
-      "gradients",
-      MemoryComponent::kReduction);
-  place_bytes_ = bytes;
+  place_bytes_ = place;
+  arena_bytes_ = arena;
+  gradients_ = memory_.allocate(
+      rank_bytes() * static_cast<std::size_t>(communicator().size()),
+      "gradients");
+  const std::size_t begin = rank_begin(communicator().rank());
+  expected_->arena = std::make_shared<GradientArena>(
+      gradients_,
+      begin + HostMemory::kStreamDepth * place_bytes_,
+      arena_bytes_);
+  copied_ = {};
 }
 
 void SharedMemoryEngine::publish(
@@ -141,10 +165,21 @@ void SharedMemoryEngine::reshard(ParamGroup& group) {
   }
 }
 
-std::size_t SharedMemoryEngine::place_offset(
+std::size_t SharedMemoryEngine::rank_bytes() const {
+  return HostMemory::kStreamDepth * place_bytes_ + arena_bytes_;
+}
+
+std::size_t SharedMemoryEngine::rank_begin(int rank) const {
+  return rank_bytes() * static_cast<std::size_t>(rank);
+}
+
+std::size_t SharedMemoryEngine::message_begin(
     int rank, std::size_t place) const {
-  return place_bytes_ *
-         (static_cast<std::size_t>(rank) * HostMemory::kStreamDepth + place);
+  return rank_begin(rank) + place * place_bytes_;
+}
+
+void SharedMemoryEngine::begin_backward() {
+  ExpectedGradients::set_current(expected_);
 }
 
 void SharedMemoryEngine::start_reduce(ParamGroup& group) {
@@ -154,34 +189,62 @@ void SharedMemoryEngine::start_reduce(ParamGroup& group) {
   }
   const auto place = next_place_;
   next_place_ = (next_place_ + 1) % HostMemory::kStreamDepth;
-  const ReductionTypes types = reduction_types(group);
+  Posted posted{&group, 0, place, reduction_types(group)};
   memory_.wait_post_slot();
+  held_[place].clear(); // every rank has read it
   {
     const Stopwatch stopwatch(reduce_time_);
-    c10::AutoGradMode grad_off(false);
-    const auto layout = lay_out_grads(group, c10::elementSize(types.wire));
-    std::byte* message =
-        slab_->writable() + place_offset(communicator().rank(), place);
-    for (std::size_t i = 0; i < group.params.size(); ++i) {
-      const at::Tensor grad = group.params[i]->release_full_grad();
-      message[i] = static_cast<std::byte>(grad.defined());
-      if (grad.defined()) {
-        view_of(message + layout.offsets[i], grad.sizes(), types.wire)
-            .copy_(grad);
-      }
-    }
+    write_message(posted);
   }
-  const auto number = memory_.post(
+  posted.number = memory_.post(
       {.meeting = Meeting::kGradients,
-       .dtype = to_dtype(types.wire),
+       .dtype = to_dtype(posted.types.wire),
        .op = ReduceOp::kAvg,
        .tree = group.tree,
        .numel = group.numel(),
        .subject = group.describe()});
-  posted_.push_back({&group, number, place, types});
+  posted_.push_back(posted);
   group.has_unreduced_backward = false;
   if (posted_.size() > 1) {
     finish_oldest();
+  }
+}
+
+void SharedMemoryEngine::write_message(const Posted& posted) {
+  c10::AutoGradMode grad_off(false);
+  const ParamGroup& group = *posted.group;
+  std::byte* const base = gradients_->writable();
+  const std::size_t begin = message_begin(communicator().rank(), posted.place);
+  std::uint64_t* const header = header_of(base + begin);
+  const std::size_t copies_begin = begin + header_bytes(group);
+  std::size_t end = copies_begin;
+  for (std::size_t i = 0; i < group.params.size(); ++i) {
+    const at::Tensor grad = group.params[i]->release_full_grad();
+    if (!grad.defined()) {
+      header[i] = kNoGradient;
+      continue;
+    }
+    if (grad.scalar_type() == posted.types.wire) {
+      if (const auto offset =
+              expected_->arena->offset_of(grad.const_data_ptr())) {
+        header[i] = *offset;
+        held_[posted.place].push_back(grad);
+        continue;
+      }
+    }
+    header[i] = end;
+    view_of(base + end, grad.sizes(), posted.types.wire).copy_(grad);
+    end += align_up(
+        static_cast<std::size_t>(grad.numel()) *
+            c10::elementSize(posted.types.wire),
+        kAlignment);
+  }
+  count_copied(posted.place, static_cast<std::int64_t>(end - copies_begin));
+}
+
+void SharedMemoryEngine::count_copied(std::size_t place, std::int64_t bytes) {
+  if (bytes > copied_[place].bytes()) {
+    copied_[place] = CountedBytes(MemoryComponent::kReduction, bytes);
   }
 }
 
@@ -202,21 +265,20 @@ void SharedMemoryEngine::sum_own_rows(const Posted& posted) {
   const MemoryScope scope(MemoryComponent::kGradients);
   const ParamGroup& group = *posted.group;
   const int num_ranks = communicator().size();
-  const auto element = c10::elementSize(posted.types.wire);
-  const auto layout = lay_out_grads(group, element);
+  const std::byte* const base = gradients_->readable();
   std::vector<const void*> inputs(static_cast<std::size_t>(num_ranks));
   for (std::size_t i = 0; i < group.params.size(); ++i) {
     ShardedParam& param = *group.params[i];
     const auto own_offset = static_cast<std::size_t>(param.rows().begin) *
                             static_cast<std::size_t>(param.row_numel()) *
-                            element;
+                            c10::elementSize(posted.types.wire);
     bool any = false;
     for (int rank = 0; rank < num_ranks; ++rank) {
-      const std::byte* message =
-          slab_->readable() + place_offset(rank, posted.place);
-      const bool present = message[i] != std::byte{0};
+      const std::uint64_t offset = reinterpret_cast<const std::uint64_t*>(
+          base + message_begin(rank, posted.place))[i];
+      const bool present = offset != kNoGradient;
       inputs[static_cast<std::size_t>(rank)] =
-          present ? message + layout.offsets[i] + own_offset : nullptr;
+          present ? base + offset + own_offset : nullptr;
       any = any || present;
     }
     if (!any) {
@@ -241,6 +303,7 @@ void SharedMemoryEngine::sum_own_rows(const Posted& posted) {
 }
 
 void SharedMemoryEngine::finish_backward(const ParamGroup& root) {
+  ExpectedGradients::set_current(nullptr);
   while (!posted_.empty()) {
     finish_oldest();
   }
@@ -248,10 +311,13 @@ void SharedMemoryEngine::finish_backward(const ParamGroup& root) {
       {.meeting = Meeting::kBackwardEnd,
        .tree = root.tree,
        .subject = root.describe()});
+  held_ = {}; // every rank has summed
 }
 
 void SharedMemoryEngine::abandon() noexcept {
+  ExpectedGradients::set_current(nullptr);
   posted_.clear();
+  held_ = {};
 }
 
 } // namespace fsdp

@@ -8,14 +8,18 @@
 // user writes between two calls reaches nobody's running forward or backward.
 // The parameters show the region's read-only mapping: a write faults.
 //
-// Gradients go through one slab per rank with room for two units: a rank copies
-// a unit's gradients into its slab and posts it; one unit later it sums its own
-// rows straight from all slabs, in rank order.
+// Gradients are read where autograd left them: its allocations of their sizes
+// come from memory that all ranks map (GradientArena). A rank posts a unit's
+// gradients with a message that says where each one is; one unit later it sums
+// its own rows straight from all ranks' memory, in rank order. A gradient that
+// lies elsewhere, or in another dtype, is copied into the message.
 
+#include <array>
 #include <deque>
 
 #include "comm/host_memory.h"
 #include "runtime/counted_region.h"
+#include "runtime/gradient_arena.h"
 #include "runtime/shard_engine.h"
 
 namespace fsdp {
@@ -31,6 +35,7 @@ class SharedMemoryEngine final : public ShardEngine {
   void start_unshard(ParamGroup& group) override;
   void finish_unshard(ParamGroup& group) override;
   void reshard(ParamGroup& group) override;
+  void begin_backward() override;
   void start_reduce(ParamGroup& group) override;
   void finish_backward(const ParamGroup& root) override;
   void abandon() noexcept override;
@@ -40,24 +45,33 @@ class SharedMemoryEngine final : public ShardEngine {
   struct Posted {
     ParamGroup* group;
     std::uint64_t number; ///< in the stream
-    std::size_t place;    ///< of the slab, the same on every rank
+    std::size_t place;    ///< of the message, the same on every rank
     ReductionTypes types;
   };
 
-  CountedRegion allocate(
-      std::size_t bytes, const std::string& label, MemoryComponent component);
-  void require_slab(std::size_t message_bytes);
-  std::size_t place_offset(int rank, std::size_t place) const;
+  void require_gradient_memory(std::size_t header, std::size_t gradients);
+  std::size_t rank_bytes() const;
+  std::size_t rank_begin(int rank) const;
+  std::size_t message_begin(int rank, std::size_t place) const;
+  void write_message(const Posted& posted);
+  void count_copied(std::size_t place, std::int64_t bytes);
   void finish_oldest();
   void sum_own_rows(const Posted& posted);
 
   HostMemory& memory_;
-  CountedRegion slab_; ///< kStreamDepth places for each rank
+  std::shared_ptr<SharedRegion> gradients_; ///< see Note [Gradient memory]
+  std::vector<std::size_t> largest_units_;  ///< bytes, the largest first
   std::size_t place_bytes_ = 0;
+  std::size_t arena_bytes_ = 0;
+  const std::shared_ptr<ExpectedGradients> expected_ =
+      std::make_shared<ExpectedGradients>();
   /// Of the next message. Begins at 0 in each epoch, and with each engine (the
   /// stream's numbers go on from one engine to the next).
   std::size_t next_place_ = 0;
   std::uint64_t epoch_ = 0;
+  /// By place: what other ranks may be reading, and what was copied into it.
+  std::array<std::vector<at::Tensor>, HostMemory::kStreamDepth> held_;
+  std::array<CountedBytes, HostMemory::kStreamDepth> copied_;
   std::deque<Posted> posted_;
 };
 

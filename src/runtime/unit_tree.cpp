@@ -165,6 +165,7 @@ void UnitTree::begin_backward() {
     join_backward(shared_from_this());
     ++backward_number_;
     entry_epoch_ = engine_->communicator().epoch();
+    engine_->begin_backward();
   }
 }
 

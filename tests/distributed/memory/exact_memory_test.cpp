@@ -29,6 +29,9 @@ struct Expected {
   std::int64_t root_bytes = 0; ///< gathered, in the compute dtype
   std::int64_t block_bytes = 0;
   std::int64_t num_blocks = 0;
+  /// Of the unit with the most of them: gradients too small to be read where
+  /// they are.
+  std::int64_t small_bytes = 0;
 
   std::int64_t all_bytes() const {
     return root_bytes + num_blocks * block_bytes;
@@ -57,6 +60,9 @@ Expected expect_of(
   }
   for (const auto& param : model.blocks.front()->parameters()) {
     expected.block_bytes += gathered_bytes(param, element);
+    if (param.numel() * element < std::int64_t{16 << 10}) {
+      expected.small_bytes += gathered_bytes(param, element);
+    }
   }
   expected.root_bytes -= expected.num_blocks * expected.block_bytes;
   for (const auto& buffer : model.module->buffers()) {
@@ -146,6 +152,9 @@ void ExactMemory::step(
   expect_sharded_state("after the backward");
   EXPECT_EQ(now(MemoryComponent::kGradients), expected.own_bytes);
   EXPECT_EQ(now(MemoryComponent::kActivations), at_rest);
+  EXPECT_LE(
+      now(MemoryComponent::kReduction),
+      is_shared() ? 2 * (expected.small_bytes + 40'000) : 0);
   optimizer.step();
   optimizer.zero_grad();
   is_first = false;
@@ -182,6 +191,9 @@ void ExactMemory::train(ProcessGroup world) {
   const MemoryReport report = memory_report();
   EXPECT_EQ(report[MemoryComponent::kParameters].peak, expected.own_bytes);
   EXPECT_EQ(report[MemoryComponent::kGradients].peak, expected.own_bytes);
+  EXPECT_LE(
+      report[MemoryComponent::kReduction].peak,
+      2 * expected.root_bytes + 4 * expected.block_bytes);
   if (!is_shared()) {
     EXPECT_LE(
         report[MemoryComponent::kGathered].peak,
@@ -197,6 +209,13 @@ TEST_P(ExactMemory, IsWhatTheSizesOfTheParametersSay) {
       std::get<0>(GetParam()));
 }
 
+std::string name_of_case(const ::testing::TestParamInfo<Parameters>& info) {
+  return std::get<0>(info.param) + "_" +
+         std::to_string(std::get<1>(info.param)) + "_" +
+         std::get<2>(info.param) +
+         (std::get<3>(info.param) ? "_bf16" : "_fp32");
+}
+
 INSTANTIATE_TEST_SUITE_P(
     All,
     ExactMemory,
@@ -205,12 +224,7 @@ INSTANTIATE_TEST_SUITE_P(
         ::testing::Values(2, 3, 4, 8),
         ::testing::Values("seed", "twelve_blocks"),
         ::testing::Bool()),
-    [](const ::testing::TestParamInfo<Parameters>& info) {
-      return std::get<0>(info.param) + "_" +
-             std::to_string(std::get<1>(info.param)) + "_" +
-             std::get<2>(info.param) +
-             (std::get<3>(info.param) ? "_bf16" : "_fp32");
-    });
+    name_of_case);
 
 } // namespace
 } // namespace fsdp
