@@ -17,7 +17,7 @@ BUILD, LIBTORCH, COMPILER, LAUNCHER, VERSION = (None,) * 5  # from the command l
 
 def run(*command, **environment):
     """The finished process; a process that fails shows all that it said."""
-    result = subprocess.run(
+    return subprocess.run(
         [str(word) for word in command],
         env=dict(os.environ, OMP_NUM_THREADS="1", **environment),
         stdin=subprocess.DEVNULL,
@@ -26,7 +26,6 @@ def run(*command, **environment):
         text=True,
         timeout=840,
     )
-    return result
 
 
 def run_well(*command, **environment):
@@ -78,6 +77,16 @@ class Package(unittest.TestCase):
         environment = {"LIBTORCH": "", **environment}
         return self.configure(ROOT / "examples/consumer", name, prefix, *flags, **environment)
 
+    def configure_subproject(self, is_shared):
+        found = self.configure(
+            ROOT / "tests/package/subproject",
+            "subproject",
+            f"-DFSDP_SOURCE={ROOT}",
+            f"-DLIBTORCH={LIBTORCH}",
+            f"-DBUILD_SHARED_LIBS={is_shared}",
+        )
+        self.assertEqual(found.returncode, 0, found.stdout)
+
     def losses(self, *command):
         output = run_well(*command, LD_LIBRARY_PATH=str(LIBTORCH / "lib"))
         return [float(loss) for loss in re.findall(r"step \d+ loss (\S+)$", output, re.M)]
@@ -117,21 +126,22 @@ class Package(unittest.TestCase):
         self.check_losses(self.scratch / "consumer/consumer")
 
     def test_a_project_that_holds_the_sources_gets_the_library_and_no_tests(self):
-        shutil.rmtree(self.folder_of("subproject"), ignore_errors=True)
-        found = self.configure(
-            ROOT / "tests/package/subproject",
-            "subproject",
-            f"-DFSDP_SOURCE={ROOT}",
-            f"-DLIBTORCH={LIBTORCH}",
-        )
-        self.assertEqual(found.returncode, 0, found.stdout)
         build = self.folder_of("subproject")
+        shutil.rmtree(build, ignore_errors=True)
+        self.configure_subproject("ON")
         targets = run_well("cmake", "--build", build, "--target", "help")
         self.assertIn("fsdp_runtime:", targets)
         self.assertNotIn("first_steps:", targets)
         self.assertNotIn("_test:", targets)
         self.assertNotIn("fsdp", (build / "cmake_install.cmake").read_text())
         run_well("cmake", "--build", build)
+        self.check_losses(build / "consumer")
+        self.assertTrue((build / "fsdp/lib/libfsdp.so").exists())
+        # The same objects once more, in a static library.
+        self.configure_subproject("OFF")
+        run_well("cmake", "--build", build)
+        self.assertTrue((build / "fsdp/lib/libfsdp.a").exists())
+        self.assertNotIn(b"libfsdp.so", (build / "consumer").read_bytes())
         self.check_losses(build / "consumer")
 
     def test_every_public_header_is_installed(self):
