@@ -17,7 +17,9 @@ namespace fsdp {
 /// infinite norm throws Error, naming the ranks whose local norm is not finite,
 /// on every rank, and the gradients stay as they were; without it nothing is
 /// scaled by such a norm either: the norm is returned and the caller decides.
-/// Throws UsageError where no unit manages any of the parameters.
+/// Call it after the backward and before the optimizer's step, on every rank.
+/// Throws UsageError where no unit manages any of the parameters, for a
+/// negative max_norm and a norm_type that is not above 0.
 FSDP_API double clip_grad_norm_(
     torch::nn::Module& module,
     double max_norm,

@@ -13,10 +13,12 @@
 
 namespace fsdp {
 
-/// Copies are handles of one mesh. Ranks are laid out in row-major order.
+/// Copies are handles of one mesh. Ranks are laid out in row-major order. Axes
+/// count from 0; one that the mesh lacks throws UsageError. Nothing here talks
+/// to other ranks: the groups are made with the mesh.
 class FSDP_API DeviceMesh {
  public:
-  /// "cpu"; "cuda" and others once their backend is built.
+  /// What the ranks compute on: "cpu", the only one with a backend so far.
   const std::string& device_type() const;
   int ndim() const;
   int size(int axis) const;
@@ -24,12 +26,11 @@ class FSDP_API DeviceMesh {
   const std::vector<std::string>& axis_names() const; ///< empty: unnamed
   /// This rank's coordinate along `axis`.
   int coordinate(int axis) const;
-  /// The ranks that differ from this one along `axis` only. Throws UsageError
-  /// for an axis that the mesh lacks, naming those it has.
+  /// The ranks that differ from this one along `axis` only.
   ProcessGroup group(int axis) const;
   ProcessGroup group(std::string_view axis_name) const;
 
-  struct Impl;
+  struct Impl; // for init_device_mesh alone
   explicit DeviceMesh(std::shared_ptr<const Impl> impl)
       : impl_(std::move(impl)) {}
 
@@ -38,8 +39,9 @@ class FSDP_API DeviceMesh {
 };
 
 /// [collective over `world`] A mesh over all ranks of `world`. Throws
-/// UsageError unless the product of `shape` is the world's size, `shape` has
-/// one or two axes and `axis_names` is empty or has a unique name for each.
+/// UsageError unless `device_type` is "cpu", the product of `shape` is the
+/// world's size, `shape` has one or two axes and `axis_names` is empty or has a
+/// unique name for each.
 FSDP_API DeviceMesh init_device_mesh(
     const ProcessGroup& world,
     std::string device_type,

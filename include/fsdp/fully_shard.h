@@ -8,7 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "fsdp/device_mesh.h"
@@ -25,7 +25,7 @@ class Module;
 namespace fsdp {
 
 struct FullyShardOptions {
-  /// 1-D: the ranks that share the parameters.
+  /// Required, 1-D: the ranks that share the parameters.
   std::optional<DeviceMesh> mesh = std::nullopt;
   /// Free the gathered parameters after the forward and gather them again for
   /// the backward. Unset: true, except for the root (the outermost module that
@@ -65,36 +65,45 @@ void fully_shard(const Holder& holder, const FullyShardOptions& options) {
       std::static_pointer_cast<torch::nn::Module>(holder.ptr()), options);
 }
 
+// The functions below are called on the rank's own thread. Where they need a
+// unit, `module` is one that fully_shard was called on, or with `recurse` one
+// that has units below it; otherwise they throw UsageError. Those marked
+// [collective] are called by every rank of the mesh, in one order.
+
 /// True if fully_shard was called on this very module.
 FSDP_API bool is_fully_sharded(const torch::nn::Module& module);
 
 /// [collective] Gathers the parameters of this unit (not of nested ones), e.g.
 /// to read them. They stay gathered until reshard() or the next forward's end.
 FSDP_API void unshard(torch::nn::Module& module);
-/// Releases them again; local.
+/// Releases them again; local. Throws UsageError while the unit's own forward
+/// runs.
 FSDP_API void reshard(torch::nn::Module& module);
 
 /// While false, backward keeps each rank's full gradients (in the reduce dtype)
 /// instead of reducing them; the next backward with true reduces the sum of
-/// all. For gradient accumulation. Every rank of the mesh calls it alike. What
-/// is kept is not in `.grad`: zero_grad() does not drop it, the next reduction
-/// takes it along.
+/// all. For gradient accumulation. Local, but every rank of the mesh calls it
+/// alike. What is kept is not in `.grad`: zero_grad() does not drop it, the
+/// next reduction takes it along.
 FSDP_API void set_requires_gradient_sync(
     torch::nn::Module& module,
     bool requires_gradient_sync,
     bool recurse = true);
 
-/// Changes the option of fully_shard; takes effect on the next forward.
+/// Changes the option of fully_shard; takes effect on the next forward. Local,
+/// but every rank of the mesh calls it alike.
 FSDP_API void set_reshard_after_forward(
     torch::nn::Module& module, bool reshard_after_forward, bool recurse = true);
 
 /// How many units are gathered ahead of use, in the order recorded in the
 /// forward (0: none; default 1). Applies to the whole tree of `module`'s root.
+/// Local, but every rank of the mesh calls it alike. Throws UsageError for a
+/// negative depth.
 FSDP_API void set_prefetch_depth(torch::nn::Module& module, int depth);
 
 /// One parameter as the shard group holds it.
 struct ShardInfo {
-  std::string name; ///< qualified from the root module
+  std::string name; ///< qualified from the module that was asked
   std::vector<std::int64_t> full_sizes;
   std::int64_t row_begin = 0; ///< this rank's rows
   std::int64_t num_rows = 0;
@@ -130,8 +139,8 @@ enum class UnitEvent {
 };
 
 /// `observer` is called on the rank's own thread at each event of the units
-/// below `module`'s root, with the unit's qualified name ("" is the root). Pass
-/// nullptr to end it.
+/// below `module`'s root, with the unit's qualified name ("" is the root), and
+/// must not throw. Pass nullptr to end it.
 using UnitObserver =
     std::function<void(UnitEvent event, const std::string& unit)>;
 FSDP_API void set_unit_observer(

@@ -1,11 +1,12 @@
 #pragma once
 // Modules whose forward can be hooked: what fully_shard needs of a module.
 //
-//   struct BlockImpl : torch::nn::Module { torch::Tensor
-//   forward(torch::Tensor); }; FSDP_MODULE(Block);              // in place of
-//   TORCH_MODULE(Block)
+//   struct BlockImpl : torch::nn::Module {
+//     torch::Tensor forward(torch::Tensor x);
+//   };
+//   FSDP_MODULE(Block); // in place of TORCH_MODULE(Block)
 //
-//   fsdp::HookedHolder<torch::nn::LinearImpl> fc(10, 5);      // a stock module
+//   fsdp::HookedHolder<torch::nn::LinearImpl> fc(10, 5); // a stock module
 //
 // block(x), block->forward(x), Sequential, ModuleList + as<Block>() all reach
 // the hooks. A call that names BlockImpl (shared_ptr<BlockImpl>, BlockImpl&)
@@ -262,7 +263,8 @@ using HookedHolder = HookedContainer<Hooked<Impl>>;
 
 /// Runs `body` as a forward of `module` (an encode() or generate() that is not
 /// its forward): the unit is gathered before it and its result hooked. `module`
-/// is a holder of a hooked module.
+/// is a holder of a hooked module; before fully_shard `body` just runs. It
+/// returns nothing or what for_each_tensor knows, on every rank alike.
 template <typename Holder, typename Body>
 auto run_unit(Holder& module, Body&& body) {
   const std::shared_ptr<detail::ForwardHooks> hooks = module->fsdp_hooks();
@@ -281,5 +283,6 @@ auto run_unit(Holder& module, Body&& body) {
   }
 /// In place of TORCH_MODULE(Name).
 #define FSDP_MODULE(Name) FSDP_MODULE_IMPL(Name, ::fsdp::Hooked<Name##Impl>)
+/// The same with the full signature only: see HookedExact.
 #define FSDP_MODULE_EXACT(Name) \
   FSDP_MODULE_IMPL(Name, ::fsdp::HookedExact<Name##Impl>)

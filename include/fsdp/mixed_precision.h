@@ -8,7 +8,8 @@
 namespace fsdp {
 
 /// Parameters, gradients after reduction and optimizer state stay in the
-/// parameter's own dtype.
+/// parameter's own dtype. Each dtype is float32, float64, bfloat16 or float16;
+/// fully_shard throws UsageError for another.
 struct MixedPrecisionPolicy {
   /// Gathered parameters, and so the forward and the gradients; unset: the
   /// parameter's own. Parameters that are not floating are left alone.

@@ -3,7 +3,8 @@
 // torch::optim's optimizers work on sharded parameters too, as long as they
 // treat elements one by one (no LBFGS, no per-tensor norms).
 //
-// A step is local: no communication. Construct them after fully_shard.
+// A step is local: no communication. Construct them after fully_shard, with the
+// parameters as they are then. Options out of range throw UsageError.
 
 #include <cstddef>
 #include <memory>
@@ -58,9 +59,11 @@ struct SGDOptions {
 class FSDP_API Optimizer {
  public:
   virtual ~Optimizer() = default;
+  /// Changes parameters and state in place, or throws before the first change.
   virtual void step() = 0;
   /// Drops the gradients (sets them undefined).
   void zero_grad();
+  /// For the next step, which throws UsageError for one below 0 or not finite.
   void set_lr(double lr) { lr_ = lr; }
   double lr() const { return lr_; }
   const std::vector<at::Tensor>& parameters() const { return parameters_; }

@@ -27,7 +27,7 @@ using ParameterState = std::map<std::string, at::Tensor>;
 using OptimizerState = std::map<std::string, ParameterState>;
 
 /// Copies of the state of every parameter that `optimizer` steps. Throws
-/// UsageError for a parameter that is not below `module`.
+/// UsageError for a parameter that is not below `module` or is gathered.
 FSDP_API OptimizerState
 optimizer_state(const torch::nn::Module& module, const Optimizer& optimizer);
 

@@ -63,10 +63,10 @@ class FSDP_API ProcessGroup {
   /// within a sub-group. Throws UsageError if this rank is not in `ranks`.
   ProcessGroup split(const std::vector<int>& ranks, std::string name) const;
 
-  /// What the library itself talks through (src/comm/communicator.h).
+  /// For the library's own parts: what it returns is not public.
   Communicator& communicator() const;
 
-  struct Impl;
+  struct Impl; // for init_process_group and split alone
   explicit ProcessGroup(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
  private:
@@ -76,8 +76,8 @@ class FSDP_API ProcessGroup {
 /// [collective over the job] Joins the job described by the environment of
 /// `fsdp run`, torchrun, mpirun or srun (or by `options`); without any of them
 /// the world is this process alone. Throws ConfigError for a bad environment
-/// (rank out of range, port in use, no address), TimeoutError naming the ranks
-/// that did not come.
+/// (rank out of range, port in use, no address) and for options that do not
+/// fit, TimeoutError naming the ranks that did not come.
 FSDP_API ProcessGroup init_process_group(const InitOptions& options = {});
 
 /// Runs `body` as `size` ranks that are threads of this process, over the named
@@ -85,6 +85,8 @@ FSDP_API ProcessGroup init_process_group(const InitOptions& options = {});
 /// throws makes the others throw PeerError; then the exception of the rank that
 /// failed first is thrown here. For tests and for programs without randomness
 /// in the forward: the ranks share one random generator and one thread count.
+/// Throws UsageError for a size below 1 and where the options name a rank, a
+/// world size or a master.
 FSDP_API void run_ranks(
     int size,
     const std::function<void(ProcessGroup)>& body,

@@ -1,4 +1,5 @@
 #pragma once
+// The operations that combine one value of each rank.
 
 #include <cstdint>
 #include <string_view>

@@ -15,10 +15,6 @@
 
 #include "fsdp/error.h"
 
-#ifndef FSDP_BUILD_LIBTORCH
-#define FSDP_BUILD_LIBTORCH ""
-#endif
-
 namespace fsdp {
 namespace {
 
@@ -277,12 +273,10 @@ Corpus open_corpus(
 
 fs::path default_text_folder() {
   const fs::path running = running_libtorch();
-  for (const fs::path& folder : {running, fs::path(FSDP_BUILD_LIBTORCH)}) {
-    // Of a wheel; a plain LibTorch holds a handful of scripts at most.
-    std::error_code error;
-    if (!folder.empty() && fs::exists(folder / "__init__.py", error)) {
-      return folder;
-    }
+  // Of a wheel; a plain LibTorch holds a handful of scripts at most.
+  std::error_code error;
+  if (!running.empty() && fs::exists(running / "__init__.py", error)) {
+    return running;
   }
   throw DataError(
       "no --data given, and LibTorch in '" + running.string() +

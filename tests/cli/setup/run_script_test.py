@@ -108,7 +108,8 @@ class Script(unittest.TestCase):
     def test_refuses_an_unknown_part_of_check(self):
         self.expect_error(
             self.run_script("check", "tsan", "msan"),
-            "unknown part 'msan' of check: expected tsan, asan, dev, clang or format",
+            "unknown part 'msan' of check: expected tsan, asan, dev, clang, "
+            "format or libtorch214",
         )
         self.assertEqual(self.called(), [])
 
