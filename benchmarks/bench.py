@@ -104,6 +104,8 @@ def run_case(options, programs, folder, size, dtype, ranks, peers):
     ratios = {name: pair_ratios(samples[name], samples["ours"]) for name in peers}
     result = report.case_result(size, dtype, ranks, samples, ratios, book)
     say(report.case_line(result))
+    if report.was_busy(result, machine.cores()):
+        say("  other work took our ranks' cores: repeat this on an idle machine")
     for bound in report.case_bounds(result):
         say(f"  {bound.what}: {bound.value:.2f}, {bound.text()}")
     return result

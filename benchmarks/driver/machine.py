@@ -22,12 +22,16 @@ def _output(*argv):
     return result.stdout.strip() if result.returncode == 0 else None
 
 
+def cores():
+    return len(os.sched_getaffinity(0))
+
+
 def describe(programs):
     versions = "import torch; print(torch.__version__)"
     kb = _first_match("/proc/meminfo", r"MemTotal: *(\d+)")
     return {
         "cpu": _first_match("/proc/cpuinfo", r"model name\s*: (.*)") or platform.processor(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": cores(),
         "memory_gib": round(int(kb) / 2**20, 1) if kb else None,
         "kernel": platform.release(),
         "threads_per_rank": 1,
