@@ -183,9 +183,9 @@ class Programs:
         self.python = str(python)
         self.deepspeed_python = deepspeed_python
 
-    def export(self, path, size, ranks, vocab=0):
+    def export(self, path, size, ranks, vocab=0, batch=0):
         script = [self.python, PEERS / "export.py", path]
-        options = ["--size", size, "--ranks", ranks, "--vocab", vocab]
+        options = ["--size", size, "--ranks", ranks, "--vocab", vocab, "--batch", batch]
         result = subprocess.run(
             [str(word) for word in script + options], capture_output=True, text=True
         )
