@@ -183,18 +183,18 @@ class Programs:
         self.python = str(python)
         self.deepspeed_python = deepspeed_python
 
-    def export(self, path, size, ranks, vocab=0):
+    def export(self, path, size, ranks, vocab=0, batch=0):
         script = [self.python, PEERS / "export.py", path]
-        options = ["--size", size, "--ranks", ranks, "--vocab", vocab]
+        options = ["--size", size, "--ranks", ranks, "--vocab", vocab, "--batch", batch]
         result = subprocess.run(
             [str(word) for word in script + options], capture_output=True, text=True
         )
         if result.returncode != 0:
             raise SideError(f"export.py failed:\n{result.stderr}")
 
-    def argv(self, side, ranks, size, dtype, weights, vocab=0):
+    def argv(self, side, ranks, size, dtype, weights, vocab=0, lr=3e-4):
         """How to start `side`: ours, copies, fsdp2, ddp, plain or zero3."""
-        data = ["--weights", weights, "--vocab", vocab]
+        data = ["--weights", weights, "--vocab", vocab, "--lr", lr]
         if side in ("ours", "copies"):
             mode = "sharded" if side == "ours" else "copy"
             launcher = [self.build / "bin/fsdp", "run", "-n", ranks, "--"]

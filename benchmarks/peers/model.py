@@ -26,8 +26,10 @@ SIZES = {
 }
 
 
-def size_of(name, vocab=0):
-    return SIZES[name]._replace(vocab=vocab) if vocab else SIZES[name]
+def size_of(name, vocab=0, batch=0):
+    """The size of that name, with the sizes that are given in place of its own."""
+    size = SIZES[name]
+    return size._replace(vocab=vocab or size.vocab, batch=batch or size.batch)
 
 
 class EncoderLayer(nn.Module):

@@ -94,7 +94,7 @@ class Script(unittest.TestCase):
         result = self.run_script("help")
         self.assertEqual((result.returncode, result.stderr), (0, ""))
         self.assertTrue(result.stdout.startswith("usage: ./run COMMAND [arguments]\n"))
-        for word in ("train", "test", "check", "build", "setup", "help"):
+        for word in ("train", "test", "bench", "check", "build", "setup", "help"):
             self.assertIn(f"\n  {word} ", result.stdout)
         for word in ("DATA", "RANKS", "LIBTORCH", "TORCH_INDEX_URL", "PYTHON", "JOBS"):
             self.assertIn(f"\n  {word}=", result.stdout)
@@ -225,6 +225,69 @@ esac
         next(self.tree.glob(".venv/lib/*/*/*.dist-info/INSTALLER")).unlink()
         self.assertEqual(self.run_script("setup", **environment).returncode, 0)
         self.assertEqual(len(self.called()), 2)
+
+    def make_python(self, name, prefix):
+        """A Python that makes a .venv, writes down pip's calls, and has a module only
+        after pip was asked for it."""
+        make_tool(
+            self.tools,
+            name,
+            f"""
+modules=$(dirname "$0")/modules
+case "$*" in
+  "-m venv --clear "*)
+    mkdir -p "$4/bin"; cp "$0" "$4/bin/python"; cp "$0" "$4/bin/python3"; touch "$4/bin/pip" ;;
+  "-m pip --version") [[ $0 == */.venv/* ]] ;;
+  "-m pip install "*)
+    echo "{prefix}${{!#}}" >> "{self.calls}"
+    echo "${{!#}}" >> "$modules" ;;
+  *find_spec*) grep -q torch== "$modules" && grep -q safetensors== "$modules" ;;
+  *sys.version_info*) echo 12 ;;
+  *) echo "python $*" >> "{self.calls}" ;;
+esac
+""",
+        )
+
+    def test_a_libtorch_without_python_gets_pytorch_to_compare_with(self):
+        self.make_python("fakepython", "pip ")
+        make_tool(self.tools, "ctest", f'echo "ctest $*" >> "{self.calls}"\n')
+        make_tool(self.tools, "cmake", f'echo "cmake $*" >> "{self.calls}"; echo cmake version 3.30.1\n')
+        for _ in range(2):  # the second time everything is there
+            result = self.run_script("bench", "--quick", PYTHON="fakepython")
+            self.assertEqual(result.returncode, 0, result.stderr)
+        calls = self.called()
+        self.assertEqual(
+            [call for call in calls if call.startswith("pip")],
+            ["pip torch==2.13.0", "pip safetensors==0.8.0"],
+        )
+        python = f"{self.tree}/.venv/bin/python3"
+        self.assertIn(f"-DFSDP_PYTHON={python}", " ".join(calls).split())
+        self.assertEqual(
+            calls[-1],
+            f"python {self.tree}/benchmarks/bench.py --build {self.tree}/build/release "
+            f"--python {python} --quick",
+        )
+        result = self.run_script("test", PYTHON="fakepython")
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertIn(f"-DFSDP_PYTHON={python}", self.called()[-3].split())
+
+    def test_a_python_beside_libtorch_is_compared_with_as_it_is(self):
+        folder = self.scratch / "env/lib/python3.12/site-packages"
+        folder.mkdir(parents=True)
+        self.libtorch.rename(folder / "torch")
+        beside = self.scratch / "env/bin"
+        beside.mkdir()
+        make_tool(beside, "python3", f'[ "$1" = -c ] || echo "beside $*" >> "{self.calls}"\n')
+        result = self.run_script("bench", LIBTORCH=str(folder / "torch"))
+        self.assertEqual(result.returncode, 0, result.stderr)
+        self.assertEqual(
+            self.called(),
+            [
+                f"beside {self.tree}/benchmarks/bench.py --build {self.tree}/build/release "
+                f"--python {beside}/python3"
+            ],
+        )
+        self.assertFalse((self.tree / ".venv").exists())
 
     def test_configuring_refuses_other_versions_of_libtorch(self):
         cmake = shutil.which("cmake") or "cmake"

@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -35,6 +36,11 @@ const json& reference() {
     std::array<char, 4096> part{};
     while (std::fgets(part.data(), part.size(), pipe.get()) != nullptr) {
       text += part.data();
+    }
+    if (text.empty()) {
+      throw std::runtime_error(
+          "FSDP_PYTHON=" FSDP_TEST_PYTHON
+          " is no Python with torch: ./run test installs one");
     }
     return json::parse(text);
   }();
