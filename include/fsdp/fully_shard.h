@@ -47,6 +47,10 @@ struct FullyShardOptions {
 /// dropped. Each rank keeps its own rows of its own model: build it with the
 /// same seed everywhere.
 ///
+/// Where the ranks share memory, it puts the counting allocator in place
+/// (fsdp/memory.h), which lets ranks read each other's gradients where autograd
+/// left them; where another CPU allocator has priority they are copied.
+///
 /// The module must be an FSDP_MODULE (fsdp/hooked.h) or Hooked<...>, and
 /// outlive the backwards of its losses. Throws, before anything is changed,
 /// MismatchError where the ranks' parameters differ in name, dtype, shape or in
