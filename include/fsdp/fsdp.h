@@ -10,6 +10,7 @@
 #include "fsdp/fully_shard.h"
 #include "fsdp/hooked.h"
 #include "fsdp/memory.h"
+#include "fsdp/meta_init.h"
 #include "fsdp/mixed_precision.h"
 #include "fsdp/optim.h"
 #include "fsdp/optim_state.h"

@@ -9,6 +9,7 @@
 #include "fsdp/error.h"
 #include "fsdp/hooked.h"
 #include "runtime/managed_params.h"
+#include "runtime/no_recording.h"
 #include "runtime/same_parameters.h"
 #include "runtime/type_name.h"
 #include "runtime/unit.h"
@@ -106,6 +107,7 @@ void fully_shard(
   if (!module) {
     throw UsageError("fully_shard: the module is null; construct it first");
   }
+  const NoRecording no_recording;
   detail::HookedBase& hooked = check_module(*module, options);
   const ProcessGroup group = options.mesh->group(0);
   ManagedModule managed;
@@ -118,7 +120,11 @@ void fully_shard(
   ParamGroup params;
   for (auto& param : managed.params) {
     params.params.push_back(std::make_unique<ShardedParam>(
-        param.tensor, param.name, group, options.mp_policy));
+        param.tensor,
+        param.name,
+        group,
+        options.mp_policy,
+        c10::Device(options.mesh->device_type())));
   }
   auto unit = std::make_shared<Unit>(std::move(params), options);
   const std::uint32_t number = engine->next_tree_number();

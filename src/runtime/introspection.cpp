@@ -11,7 +11,9 @@
 
 #include "comm/c10d/run_together.h"
 #include "comm/c10d/scalar_type.h"
+#include "fsdp/error.h"
 #include "fsdp/fully_shard.h"
+#include "runtime/name_list.h"
 #include "runtime/param_registry.h"
 #include "runtime/unit.h"
 
@@ -56,11 +58,28 @@ at::Tensor full_value(const ShardedParam& param) {
   return full;
 }
 
+std::vector<std::string> names_without_memory(const torch::nn::Module& module) {
+  std::vector<std::string> names;
+  for (const auto& entry : module.named_parameters()) {
+    if (entry.value().is_meta()) {
+      names.push_back(entry.key());
+    }
+  }
+  return names;
+}
+
 } // namespace
 
 std::vector<std::pair<std::string, at::Tensor>> full_parameters(
     torch::nn::Module& module) {
   c10::AutoGradMode grad_off(false);
+  const auto require_memory = [names = names_without_memory(module)] {
+    if (!names.empty()) {
+      throw UsageError(
+          "full_parameters: " + name_list(names) +
+          ": still on the meta device; call materialize() or to_empty() first");
+    }
+  };
   std::unordered_map<const c10::TensorImpl*, at::Tensor> full;
   for (const auto& child : module.modules()) {
     const auto unit = unit_of(*child);
@@ -69,12 +88,14 @@ std::vector<std::pair<std::string, at::Tensor>> full_parameters(
     }
     const auto& params = unit->param_group().params;
     run_together(params.front()->process_group(), [&] {
+      require_memory();
       for (const auto& param : params) {
         full.emplace(
             param->registered().unsafeGetTensorImpl(), full_value(*param));
       }
     });
   }
+  require_memory();
   std::vector<std::pair<std::string, at::Tensor>> named;
   for (const auto& entry : module.named_parameters()) {
     const auto found = full.find(entry.value().unsafeGetTensorImpl());

@@ -91,11 +91,8 @@ class Finder {
       throw UsageError(
           where + " is not contiguous; register param.contiguous() instead");
     }
-    if (param.is_meta()) {
-      throw UsageError(
-          where + " is on the meta device; give it memory before fully_shard");
-    }
-    if (param.device().str() != options_.mesh->device_type() &&
+    if (!param.is_meta() &&
+        param.device().str() != options_.mesh->device_type() &&
         c10::DeviceTypeName(param.device().type(), true) !=
             options_.mesh->device_type()) {
       throw UsageError(

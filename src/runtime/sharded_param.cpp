@@ -21,10 +21,12 @@ ShardedParam::ShardedParam(
     at::Tensor parameter,
     std::string name,
     ProcessGroup group,
-    const MixedPrecisionPolicy& policy)
+    const MixedPrecisionPolicy& policy,
+    c10::Device device)
     : name_(std::move(name)),
       group_(std::move(group)),
       policy_(policy),
+      device_(device),
       registered_(std::move(parameter)),
       full_sizes_(registered_.sizes().vec()) {
   // Tensors made in inference mode could never be trained with.
@@ -35,6 +37,9 @@ ShardedParam::ShardedParam(
   }
   const RowRange range = rows();
   const MemoryScope scope(MemoryComponent::kParameters);
+  if (registered_.is_meta()) {
+    awaited_ = registered_.detach();
+  }
   // A copy: a view would keep the full parameter alive.
   local_ = registered_.detach().narrow(0, range.begin, range.length).clone();
   registered_.mutable_grad().reset();
@@ -160,6 +165,28 @@ void ShardedParam::to_sharded() {
       not_gathered_text());
   show_shard();
   is_unsharded_ = false;
+}
+
+void ShardedParam::give_full_value(const at::Tensor& full) {
+  const RowRange range = rows();
+  const MemoryScope scope(MemoryComponent::kParameters);
+  // A copy: a view would keep the full parameter alive.
+  give_rows(full.narrow(0, range.begin, range.length)
+                .to(device_,
+                    registered_.scalar_type(),
+                    /*non_blocking=*/false,
+                    /*copy=*/true)
+                .contiguous());
+}
+
+void ShardedParam::give_rows(at::Tensor given) {
+  awaited_.reset();
+  local_ = std::move(given);
+  count_as(local_, MemoryComponent::kParameters);
+  // Of the meta device; autograd compares devices.
+  shard_guard_.reset();
+  show_shard();
+  make_unsharded_tensor();
 }
 
 bool ShardedParam::adopt_user_changes() {

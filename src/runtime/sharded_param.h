@@ -37,11 +37,14 @@ class ShardedParam {
 
   /// Shards `parameter`, which must be contiguous and have a dimension, over
   /// `group`: afterwards it shows this rank's rows, and has no gradient.
+  /// `device`: the mesh's; a parameter that is on the meta device gets its
+  /// memory there, later.
   ShardedParam(
       at::Tensor parameter,
       std::string name,
       ProcessGroup group,
-      const MixedPrecisionPolicy& policy);
+      const MixedPrecisionPolicy& policy,
+      c10::Device device);
   ~ShardedParam();
   ShardedParam(const ShardedParam&) = delete;
   ShardedParam& operator=(const ShardedParam&) = delete;
@@ -65,7 +68,21 @@ class ShardedParam {
   bool requires_grad() const { return registered_.requires_grad(); }
   bool is_unsharded() const { return is_unsharded_; }
 
+  // A parameter that came on the meta device.
+
+  c10::Device device() const { return device_; }
+  /// With all its rows, until it is given memory; undefined if it has some.
+  const at::Tensor& awaited() const { return awaited_; }
+  /// Keeps this rank's rows of `full`, in the dtype that the parameter shows.
+  void give_full_value(const at::Tensor& full);
+  /// `rows`: of the shape and dtype that the parameter shows.
+  void give_rows(at::Tensor rows);
+
   void set_owner(std::string unit) { unit_ = std::move(unit); }
+  /// From the root module.
+  std::string qualified_name() const {
+    return unit_.empty() ? name_ : unit_ + "." + name_;
+  }
   /// "parameter 'weight' of unit 'layers.0'".
   std::string describe() const;
 
@@ -115,9 +132,11 @@ class ShardedParam {
   std::string unit_;
   ProcessGroup group_;
   MixedPrecisionPolicy policy_;
+  c10::Device device_;
   GradHooks grad_hooks_;
   at::Tensor registered_;
   at::Tensor local_;
+  at::Tensor awaited_;
   std::vector<std::int64_t> full_sizes_;
   std::int64_t row_numel_ = 1;
   bool is_unsharded_ = false;

@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "comm/error_text.h"
+#include "fsdp/error.h"
 #include "runtime/autograd_internals.h"
+#include "runtime/name_list.h"
 #include "runtime/unit.h"
 
 namespace fsdp {
@@ -35,6 +37,27 @@ std::vector<Unit*> UnitTree::units_below(const Unit& unit) const {
     }
   }
   return below;
+}
+
+// Before the ranks meet: mostly all of them lack the same parameters, and each
+// then has the same error.
+void UnitTree::require_memory(
+    const char* what, const Unit& unit, const std::vector<Unit*>& units) const {
+  std::vector<std::string> names;
+  for (Unit* other : units) {
+    for (const auto& param : other->param_group().params) {
+      if (param->local().is_meta()) {
+        names.push_back(param->qualified_name());
+      }
+    }
+  }
+  if (!names.empty()) {
+    throw UsageError(
+        rank_prefix(engine_->communicator().rank()) + what +
+        unit.param_group().describe() + " needs memory for " +
+        name_list(names) +
+        ", still on the meta device; call materialize() or to_empty() first");
+  }
 }
 
 void UnitTree::prepare(const std::vector<Unit*>& units) {
@@ -87,12 +110,15 @@ void UnitTree::begin_forward(Unit& unit) {
   } else if (is_published(unit)) {
     return;
   }
+  const auto units =
+      is_outermost ? units_below(unit) : std::vector<Unit*>{&unit};
+  require_memory("the forward of ", unit, units);
   publish(
       {.meeting = Meeting::kForward,
        .grad_enabled = entry_with_grad_,
        .tree = number_,
        .subject = unit.param_group().describe()},
-      is_outermost ? units_below(unit) : std::vector<Unit*>{&unit});
+      units);
 }
 
 void UnitTree::prefetch_forward() {
@@ -131,6 +157,7 @@ void UnitTree::unshard(Unit& unit) {
   const bool is_entry = !in_forward() && !in_backward();
   const auto publish_and_unshard = [&] {
     if (!is_published(unit)) {
+      require_memory("unshard() of ", unit, {&unit});
       publish(
           {.meeting = Meeting::kUnshard,
            .tree = number_,

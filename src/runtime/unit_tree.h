@@ -79,6 +79,10 @@ class UnitTree final : public BackwardListener,
 
  private:
   std::vector<Unit*> units_below(const Unit& unit) const;
+  void require_memory(
+      const char* what,
+      const Unit& unit,
+      const std::vector<Unit*>& units) const;
   void prepare(const std::vector<Unit*>& units);
   void publish(const Request& request, const std::vector<Unit*>& units);
   bool is_published(Unit& unit) const;
