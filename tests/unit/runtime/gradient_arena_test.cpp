@@ -9,7 +9,7 @@
 #include "comm/host_memory.h"
 #include "fsdp/memory.h"
 #include "runtime/memory_account.h"
-#include "runtime/runtime_test.h"
+#include "unit/runtime/runtime_test.h"
 
 namespace fsdp::testing {
 namespace {
