@@ -25,7 +25,7 @@ FP32_ONLY = ("ddp", "zero3")  # their mixed precision follows another policy
 PARTS = ("steps", "start-up", "micro")
 # So low that 50 steps do not learn the one batch by heart: losses near 0 have
 # large relative differences.
-LR = 1e-4
+LR = 5e-5
 TOLERANCE = {"fp32": 1e-5, "bf16": 1e-2}
 MIN_ROUNDS = 5
 SIDES_AT_ONCE = 2  # peers that live beside ours; more would not fit in the memory

@@ -144,9 +144,9 @@ def markdown(results):
         rows = [row for case in results["cases"] for row in _case_rows(case)]
         lines += ["", "## Steps", "", *_table(head, rows)]
     if "micro" in results:
-        head = ["benchmark", "ranks", "us"]
+        head = ["benchmark", "ranks", "us", "processor, us"]
         rows = [
-            [entry["name"], str(entry["ranks"]), f"{entry['us']:.1f}"]
+            [entry["name"], str(entry["ranks"]), f"{entry['us']:.1f}", f"{entry['processor_us']:.1f}"]
             for entry in results["micro"]["entries"]
         ]
         lines += ["", "## Micro-benchmarks", "", *_table(head, rows)]

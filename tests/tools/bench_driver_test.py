@@ -189,7 +189,7 @@ class Results(unittest.TestCase):
             "rounds": 5, "block_steps": 3,
             "cases": [report.case_result("seed", "fp32", 2, samples, ratios, book)],
             "start_up": {"ours_s": [1.0], "fsdp2_s": [3.0], "ratios": [3.0], "ratio": 3.0},
-            "micro": {"unit_us": {1: 9.0, 2: 60.0}, "entries": [{"name": "barrier", "ranks": 2, "us": 3.0}]},
+            "micro": {"unit_us": {1: 9.0, 2: 60.0}, "entries": [{"name": "barrier", "ranks": 2, "us": 3.0, "processor_us": 2.0}]},
         }
 
     def test_hold_every_sample_and_the_tables_the_bounds(self):
@@ -202,7 +202,7 @@ class Results(unittest.TestCase):
             "| ours over copies, seed, fp32, 2 ranks | 1.00 | at most 1.08: met |",
             "| start-up: torchrun with FSDP2 over ours, seed, 2 ranks | 3.00 | at least 4: NOT MET |",
             "| us of a small unit and step, 2 rank(s) | 60.00 | at most 100: met |",
-            "| barrier | 2 | 3.0 |",
+            "| barrier | 2 | 3.0 | 2.0 |",
         ):
             self.assertIn(line, text.splitlines())
 
