@@ -44,7 +44,7 @@ struct FullyShardOptions {
 /// forward and its release it has its full shape, in the policy's dtype.
 /// Gradients are the mean over the mesh's ranks. An existing `.grad` is
 /// dropped. Each rank keeps its own rows of its own model: build it with the
-/// same seed everywhere.
+/// same seed everywhere, or without memory (fsdp/meta_init.h).
 ///
 /// The module must be an FSDP_MODULE (fsdp/hooked.h) or Hooked<...>, and
 /// outlive the backwards of its losses. Throws, before anything is changed,
