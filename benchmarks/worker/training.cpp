@@ -5,11 +5,13 @@
 #include <ATen/ops/empty.h>
 #include <torch/nn/module.h>
 
+#include <map>
 #include <span>
 #include <utility>
 
 #include "fsdp/error.h"
 #include "fsdp/fully_shard.h"
+#include "fsdp/meta_init.h"
 
 namespace fsdp::bench {
 namespace {
@@ -37,10 +39,20 @@ at::Tensor read_tensor(const SafetensorsFile& file, const std::string& name) {
   return tensor;
 }
 
+/// The model is on the meta device, without buffers; each rank reads its rows.
 void load_parameters(torch::nn::Module& module, const SafetensorsFile& file) {
   const at::NoGradGuard no_grad;
+  to_empty(module);
+  std::map<std::string, ShardInfo> shards;
+  for (ShardInfo& info : shard_infos(module)) {
+    shards.emplace(info.name, std::move(info));
+  }
   for (auto& item : module.named_parameters()) {
-    const at::Tensor value = read_tensor(file, item.key());
+    at::Tensor value = read_tensor(file, item.key());
+    if (const auto shard = shards.find(item.key()); shard != shards.end()) {
+      const ShardInfo& info = shard->second;
+      value = value.narrow(0, info.row_begin, info.num_rows);
+    }
     if (value.sizes() != item.value().sizes()) {
       throw DataError(
           "'" + item.key() + "' has another shape in '" + file.path().string() +
@@ -48,6 +60,11 @@ void load_parameters(torch::nn::Module& module, const SafetensorsFile& file) {
     }
     item.value().copy_(value);
   }
+}
+
+LanguageModel make_meta_model(const ModelShape& shape) {
+  const MetaInitGuard no_memory_yet;
+  return make_model(shape, 0);
 }
 
 ModelShape shape_of(const TrainingOptions& options) {
@@ -69,6 +86,7 @@ class Sharded final : public Training {
       sharding.mp_policy.reduce_dtype = at::kFloat;
     }
     shard_model(model_, sharding);
+    load_parameters(*model_.module, file_);
     optimizer_ = std::make_unique<AdamW>(
         model_.module->parameters(), AdamWOptions{.lr = options.lr});
   }
@@ -87,6 +105,7 @@ class Sharded final : public Training {
 class Copy final : public Training {
  public:
   Copy(const TrainingOptions& options, int rank) : Training(options, rank) {
+    load_parameters(*model_.module, file_);
     std::vector<at::Tensor> stepped = model_.module->parameters();
     if (options.bf16) {
       for (at::Tensor& parameter : stepped) {
@@ -131,12 +150,10 @@ class Copy final : public Training {
 } // namespace
 
 Training::Training(const TrainingOptions& options, int rank)
-    : model_(make_model(shape_of(options), 0)) {
-  const SafetensorsFile file(options.weights);
-  load_parameters(*model_.module, file);
+    : model_(make_meta_model(shape_of(options))), file_(options.weights) {
   const std::string tokens = "tokens." + std::to_string(rank);
-  input_ = read_tensor(file, tokens + ".input");
-  target_ = read_tensor(file, tokens + ".target");
+  input_ = read_tensor(file_, tokens + ".input");
+  target_ = read_tensor(file_, tokens + ".target");
 }
 
 at::Tensor Training::forward_and_backward() {

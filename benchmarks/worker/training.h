@@ -38,7 +38,8 @@ class Training {
   Training(const TrainingOptions& options, int rank);
   at::Tensor forward_and_backward();
 
-  LanguageModel model_;
+  LanguageModel model_; ///< without memory at first
+  const SafetensorsFile file_;
 
  private:
   at::Tensor input_;

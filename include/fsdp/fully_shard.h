@@ -45,7 +45,7 @@ struct FullyShardOptions {
 /// forward and its release it has its full shape, in the policy's dtype.
 /// Gradients are the mean over the mesh's ranks. An existing `.grad` is
 /// dropped. Each rank keeps its own rows of its own model: build it with the
-/// same seed everywhere.
+/// same seed everywhere, or without memory (fsdp/meta_init.h).
 ///
 /// Where the ranks share memory, it puts the counting allocator in place
 /// (fsdp/memory.h), which lets ranks read each other's gradients where autograd

@@ -58,10 +58,10 @@ class FSDP_API MetaInitGuard {
 /// seed. The random generator is afterwards as it was before.
 ///
 /// What the guard's scope made besides and is still alive gets its value too
-/// (tables kept as plain members), except parameters of other modules: those
-/// wait for a materialize() of their own, which begins the record anew, so that
-/// piece by piece with one seed gives the same values as all at once. Parts
-/// that have values stay as they are.
+/// (tables kept as plain members), except other modules' trainable parameters:
+/// those wait for a materialize() of their own, which begins the record anew,
+/// so that piece by piece with one seed gives the same values as all at once.
+/// Parts that have values stay as they are.
 ///
 /// Throws, before anything is changed, UsageError that names the parameters and
 /// buffers which no guard has recorded, or which were written to outside of it.

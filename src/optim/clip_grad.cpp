@@ -23,6 +23,7 @@
 #include "fsdp/error.h"
 #include "optim/option_checks.h"
 #include "runtime/param_registry.h"
+#include "runtime/sharded_param.h"
 #include "runtime/type_name.h"
 
 namespace fsdp {
@@ -53,7 +54,11 @@ std::vector<GroupGrads> grads_by_group(const torch::nn::Module& module) {
                      : other.group == group;
         });
     if (found == all.end()) {
-      found = all.insert(all.end(), GroupGrads{group, parameter.device(), {}});
+      // A parameter that still waits for memory is on the meta device.
+      const ShardedParam* param = find_sharded_param(parameter);
+      found = all.insert(
+          all.end(),
+          GroupGrads{group, param ? param->device() : parameter.device(), {}});
     }
     if (parameter.grad().defined()) {
       found->grads.push_back(parameter.grad());

@@ -15,6 +15,7 @@
 #include "fsdp/error.h"
 #include "fsdp/fully_shard.h"
 #include "fsdp/memory.h"
+#include "fsdp/meta_init.h"
 #include "train/rank_memory.h"
 #include "train/run_on_ranks.h"
 #include "train/run_setup.h"
@@ -46,13 +47,17 @@ Trainer::Trainer(
   share_ = options_.batch / group_.size();
   micro_ = options_.micro_batch == 0 ? share_ : options_.micro_batch;
   run_on_ranks(group_, [&] {
-    model_ = make(options_.shape, options_.seed);
+    {
+      const MetaInitGuard no_memory_yet;
+      model_ = make(options_.shape, options_.seed);
+    }
     if (!options_.fixed_random_batch) {
       corpus_ = open_run_corpus(options_);
     }
     const DeviceMesh mesh =
         init_device_mesh(group_, "cpu", {group_.size()}, {"shard"});
     shard_for_run(model_, options_, mesh);
+    materialize(*model_.module, options_.seed);
     group_ = mesh.group(0);
     optimizer_ = make_optimizer(options_, model_.module->parameters());
   });

@@ -43,7 +43,7 @@ std::string refusal(
   };
   std::vector<Before> all;
   for (const auto& param : module->parameters()) {
-    all.push_back({param, param.is_meta() ? param : param.detach().clone()});
+    all.push_back({param, param.detach().clone()});
     if (param.requires_grad()) {
       param.mutable_grad() = at::ones_like(param);
     }
@@ -54,7 +54,7 @@ std::string refusal(
   EXPECT_EQ(is_fully_sharded(*module), was_sharded);
   for (const auto& [param, value] : all) {
     EXPECT_EQ(param.sizes(), value.sizes());
-    EXPECT_TRUE(param.is_meta() || at::equal(param, value));
+    EXPECT_TRUE(at::equal(param, value));
     EXPECT_EQ(param.grad().defined(), param.requires_grad());
   }
   for (const auto& before : all) { // a tied parameter is there twice
@@ -166,11 +166,6 @@ TEST(FullyShard, RefusesParametersThatCannotBeSharded) {
         refusal(One(at::ones({3, 4}).t()).ptr(), options),
         "fully_shard: parameter 'w' is not contiguous; register "
         "param.contiguous() instead");
-    EXPECT_EQ(
-        refusal(
-            One(at::ones({3}, at::TensorOptions(at::kMeta))).ptr(), options),
-        "fully_shard: parameter 'w' is on the meta device; give it memory "
-        "before fully_shard");
     EXPECT_EQ(
         refusal(One(at::ones({3}, at::kComplexFloat)).ptr(), options),
         "fully_shard: parameter 'w' of dtype complex64 requires grad, and "

@@ -1,4 +1,5 @@
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 #include <torch/nn/module.h>
@@ -7,6 +8,8 @@
 #include <string>
 
 #include "fsdp/error.h"
+#include "fsdp/meta_init.h"
+#include "support/ranks.h"
 #include "train/models/decoder.h"
 #include "train/models/language_model.h"
 
@@ -148,6 +151,44 @@ TEST(Models, ContradictoryShapesAreNamed) {
     EXPECT_STREQ(
         error.what(),
         "model shape: 3 key and value heads do not divide 4 heads");
+  }
+}
+
+LanguageModel model_without_memory(const ModelShape& shape) {
+  const MetaInitGuard guard;
+  return make_model(shape, 7);
+}
+
+TEST(Models, HaveTheSameWeightsFromAMetaStart) {
+  ModelShape tied = small_decoder();
+  tied.tied = true;
+  ModelShape simple = small_decoder();
+  simple.kind = ModelKind::kSimpleTransformer;
+  for (const ModelShape& shape : {small_decoder(), tied, simple}) {
+    const LanguageModel eager = make_model(shape, 7);
+    const LanguageModel plain = model_without_memory(shape);
+    EXPECT_TRUE(plain.module->parameters()[0].is_meta());
+    EXPECT_EQ(plain.num_parameters, eager.num_parameters);
+    materialize(*plain.module, 7);
+    for (const auto& item : eager.module->named_parameters()) {
+      EXPECT_TRUE(at::equal(parameter(plain, item.key()), item.value()))
+          << item.key();
+    }
+    for (const auto& item : eager.module->named_buffers()) {
+      EXPECT_TRUE(
+          at::equal(plain.module->named_buffers()[item.key()], item.value()))
+          << item.key();
+    }
+    for (const int size : {1, 2, 3, 4, 8}) {
+      testing::with_ranks(size, [&](const ProcessGroup& world) {
+        const LanguageModel model = model_without_memory(shape);
+        shard_model(model, {.mesh = testing::shard_mesh(world)});
+        materialize(*model.module, 7);
+        for (const auto& [name, value] : full_parameters(*model.module)) {
+          EXPECT_TRUE(at::equal(value, parameter(eager, name))) << name;
+        }
+      });
+    }
   }
 }
 
