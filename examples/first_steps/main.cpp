@@ -31,11 +31,16 @@ FSDP_MODULE(Net);
 int main() {
   auto world = fsdp::init_process_group();
   auto mesh = fsdp::init_device_mesh(world, "cpu", {world.size()}, {"shard"});
-  torch::manual_seed(0); // the same weights on every rank
-  Net net;
+  Net net{nullptr};
+  {
+    fsdp::MetaInitGuard meta; // shapes only
+    net = Net();
+  }
   for (auto& block : *net->blocks) fsdp::fully_shard(block, {.mesh = mesh});
   fsdp::fully_shard(net, {.mesh = mesh});
+  fsdp::materialize(net, /*seed=*/0); // this rank's rows
   fsdp::AdamW optimizer(net->parameters(), {.lr = 1e-2});
+  torch::manual_seed(1);
   auto inputs = torch::randn({64, 64}).chunk(world.size())[world.rank()];
   for (int step = 0; step < 20; ++step) {
     auto loss = torch::mse_loss(net(inputs), inputs.sum(1, true));

@@ -375,23 +375,23 @@ TEST(MetaStartMemory, HoldsOneFullTensorAtATime) {
       largest = std::max(largest, static_cast<std::int64_t>(param.nbytes()));
     }
     ASSERT_GT(total, 3 * largest + 4 * kSlack);
-    const std::int64_t before = tensor_bytes();
+    const std::int64_t before = memory_report().total.current;
     with_ranks(size, [&](const ProcessGroup& world) {
       Tiny model = meta_tiny(kWidth);
       shard(model, {.mesh = shard_mesh(world)});
       world.barrier();
-      EXPECT_LT(tensor_bytes() - before, kSlack);
+      EXPECT_LT(memory_report().total.current - before, kSlack);
       world.barrier();
-      reset_peak_tensor_bytes();
+      reset_peak_memory();
       world.barrier();
       materialize(model, kSeed);
       world.barrier();
-      EXPECT_LT(peak_tensor_bytes() - before, total + largest + kSlack);
-      EXPECT_GE(tensor_bytes() - before, total);
+      EXPECT_LT(memory_report().total.peak - before, total + largest + kSlack);
+      EXPECT_GE(memory_report().total.current - before, total);
       if (world.rank() == 0) {
         RecordProperty(
             "peak_over_shards_" + std::to_string(size),
-            std::to_string(peak_tensor_bytes() - before - total));
+            std::to_string(memory_report().total.peak - before - total));
         RecordProperty("largest", std::to_string(largest));
       }
       world.barrier();
