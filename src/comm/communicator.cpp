@@ -1,7 +1,6 @@
 #include "comm/communicator.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -177,16 +176,17 @@ std::shared_ptr<Work> Communicator::all_gather(
     const std::size_t bytes =
         bytes_of(counts[static_cast<std::size_t>(rank)], dtype);
     pieces.push_back({rank, begin, bytes});
-    if (rank == rank_ && bytes > 0 && input != buffer + begin) {
-      std::memcpy(buffer + begin, input, bytes);
-    }
     begin += bytes;
   }
+  const GatherPiece& own = pieces[static_cast<std::size_t>(rank_)];
+  const bool is_in_place = own.bytes == 0 || input == buffer + own.offset;
   ++counters_.num_all_gathers;
   return start(
       {.request = request,
        .counts = counts,
        .pieces = pieces,
+       .input = is_in_place ? nullptr : static_cast<const std::byte*>(input),
+       .input_bytes = is_in_place ? 0 : own.bytes,
        .output = buffer,
        .output_bytes = begin,
        .output_dtype = dtype});

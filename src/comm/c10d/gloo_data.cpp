@@ -208,6 +208,14 @@ void broadcast(Operation& operation, PeerExchange& exchange) {
   exchange.finish();
 }
 
+void take_own_piece(const Operation& operation, int rank) {
+  if (operation.input_bytes > 0) {
+    const GatherPiece& own = operation.pieces[static_cast<std::size_t>(rank)];
+    std::memcpy(
+        operation.output + own.offset, operation.input, operation.input_bytes);
+  }
+}
+
 std::size_t all_reduce_bytes_sent(
     const Operation& operation, int rank, int size) {
   const auto num_peers = static_cast<std::size_t>(size - 1);
@@ -269,6 +277,7 @@ std::size_t bytes_sent(const Operation& operation, int rank, int size) {
 void move_data(Operation& operation, PeerExchange& exchange) {
   switch (static_cast<Meeting>(operation.request.meeting)) {
     case Meeting::kAllGather:
+      take_own_piece(operation, exchange.rank());
       gather(operation.output, operation.pieces, exchange);
       break;
     case Meeting::kReduceScatter:

@@ -153,22 +153,25 @@ void HostCommunicator::all_gather_staged(
           rank(),
           begin,
           [&](std::size_t offset, std::size_t staged, std::size_t bytes) {
-            copy_in(to + staged, collective.output + offset, bytes);
+            const std::byte* from = collective.input != nullptr
+                                        ? collective.input + begin + staged
+                                        : collective.output + offset;
+            copy_in(to + staged, from, bytes);
           });
     });
     for (int peer = 0; peer < size(); ++peer) {
-      if (peer != rank()) {
-        for_each_part(
-            collective.pieces,
-            peer,
-            begin,
-            [&](std::size_t offset, std::size_t staged, std::size_t bytes) {
-              copy(
-                  collective.output + offset,
-                  buffer_of(peer, at) + staged,
-                  bytes);
-            });
+      if (peer == rank() && collective.input == nullptr) {
+        continue; // it is there
       }
+      const std::byte* from =
+          peer == rank() ? collective.input + begin : buffer_of(peer, at);
+      for_each_part(
+          collective.pieces,
+          peer,
+          begin,
+          [&](std::size_t offset, std::size_t staged, std::size_t bytes) {
+            copy(collective.output + offset, from + staged, bytes);
+          });
     }
     begin += kStagingBytes;
   } while (begin < most);
