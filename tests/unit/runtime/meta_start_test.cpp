@@ -349,6 +349,7 @@ TEST(MetaStartOrder, MaterializingBeforeShardingWorksToo) {
   with_ranks(3, [](const ProcessGroup& world) {
     Tiny plain = eager_tiny();
     Tiny model = meta_tiny();
+    world.barrier("nobody seeds the shared generator any more");
     materialize(*model->layers[0], kSeed);
     shard(model, {.mesh = shard_mesh(world)});
     materialize(model, kSeed);
