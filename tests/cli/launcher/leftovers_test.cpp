@@ -155,7 +155,7 @@ TEST_F(Signals, OfTimeoutAreOneThoughItSendsTwo) {
   const ProcessResult result = run(
       {"timeout",
        "--signal=TERM",
-       "1",
+       "3", // the ranks have met by then
        FSDP_PROGRAM,
        "run",
        "-n",
