@@ -27,7 +27,7 @@ function(add_fsdp_test name)
   if(T_SPLIT)
     gtest_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 60
       PROPERTIES TIMEOUT ${T_TIMEOUT} PROCESSORS ${T_PROCESSORS}
-        LABELS "${T_LABELS}" ENVIRONMENT "${_environment}")
+        LABELS "${T_LABELS}" ENVIRONMENT OMP_NUM_THREADS=1)
   else()
     add_test(NAME ${name} COMMAND ${name})
     set_tests_properties(${name} PROPERTIES TIMEOUT ${T_TIMEOUT}
