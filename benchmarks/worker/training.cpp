@@ -11,6 +11,7 @@
 
 #include "fsdp/error.h"
 #include "fsdp/fully_shard.h"
+#include "fsdp/memory.h"
 #include "fsdp/meta_init.h"
 
 namespace fsdp::bench {
@@ -105,6 +106,7 @@ class Sharded final : public Training {
 class Copy final : public Training {
  public:
   Copy(const TrainingOptions& options, int rank) : Training(options, rank) {
+    install_counting_allocator(); // as fully_shard does: it is faster
     load_parameters(*model_.module, file_);
     std::vector<at::Tensor> stepped = model_.module->parameters();
     if (options.bf16) {

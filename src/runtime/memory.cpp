@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "fsdp/error.h"
+#include "runtime/block_cache.h"
 #include "runtime/gradient_arena.h"
 #include "runtime/memory_account.h"
 
@@ -38,6 +39,10 @@ BlockHeader& header_of(void* data) {
       static_cast<std::byte*>(data) - kHeaderBytes);
 }
 
+bool is_kept(std::size_t bytes) {
+  return bytes >= BlockCache::kSmallest;
+}
+
 void free_counted(void* data) {
   if (data == nullptr) {
     return;
@@ -51,6 +56,8 @@ void free_counted(void* data) {
   if (arena) {
     arena->give_back(
         reinterpret_cast<std::byte*>(&header), bytes + kHeaderBytes);
+  } else if (is_kept(bytes)) {
+    BlockCache::of_process().give_back(&header, bytes + kHeaderBytes);
   } else {
     c10::free_cpu(&header);
   }
@@ -68,7 +75,8 @@ void* allocate_block(std::size_t bytes, std::shared_ptr<GradientArena>& arena) {
       return block;
     }
   }
-  return c10::alloc_cpu(bytes + kHeaderBytes);
+  return is_kept(bytes) ? BlockCache::of_process().take(bytes + kHeaderBytes)
+                        : c10::alloc_cpu(bytes + kHeaderBytes);
 }
 
 /// LibTorch's own allocation (its huge pages, its out-of-memory error, its

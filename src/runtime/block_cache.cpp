@@ -1,0 +1,89 @@
+#include "runtime/block_cache.h"
+
+#include <c10/core/impl/alloc_cpu.h>
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+namespace fsdp {
+
+BlockCache& BlockCache::of_process() {
+  // Never destroyed: tensors of static lifetime are freed after it would be.
+  static auto* cache = new BlockCache();
+  return *cache;
+}
+
+void* BlockCache::take_kept(std::size_t bytes) {
+  const auto found = std::ranges::find(free_, bytes, &Free::bytes);
+  if (found == free_.end()) {
+    return nullptr;
+  }
+  void* block = found->block;
+  free_.erase(found);
+  free_bytes_ -= bytes;
+  return block;
+}
+
+void* BlockCache::take(std::size_t bytes) {
+  std::list<Free> dropped;
+  void* block = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    used_bytes_ += bytes;
+    peak_bytes_ = std::max(peak_bytes_, used_bytes_);
+    block = take_kept(bytes);
+    drop_surplus(dropped);
+  }
+  for (const Free& each : dropped) {
+    c10::free_cpu(each.block);
+  }
+  if (block != nullptr) {
+    return block;
+  }
+  try {
+    return c10::alloc_cpu(bytes);
+  } catch (...) {
+    clear();
+  }
+  try {
+    return c10::alloc_cpu(bytes);
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    used_bytes_ -= bytes;
+    throw;
+  }
+}
+
+void BlockCache::give_back(void* block, std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  used_bytes_ -= bytes;
+  free_bytes_ += bytes;
+  free_.push_front({block, bytes});
+}
+
+void BlockCache::clear() {
+  std::list<Free> dropped;
+  {
+    const std::lock_guard lock(mutex_);
+    dropped.swap(free_);
+    free_bytes_ = 0;
+  }
+  for (const Free& each : dropped) {
+    c10::free_cpu(each.block);
+  }
+}
+
+std::size_t BlockCache::num_bytes() {
+  const std::lock_guard lock(mutex_);
+  return used_bytes_ + free_bytes_;
+}
+
+void BlockCache::drop_surplus(std::list<Free>& dropped) {
+  while (used_bytes_ + free_bytes_ > peak_bytes_) {
+    free_bytes_ -= free_.back().bytes;
+    dropped.splice(dropped.end(), free_, std::prev(free_.end()));
+  }
+}
+
+} // namespace fsdp
