@@ -190,8 +190,8 @@ class Communicator {
 
  protected:
   /// A call with data, its arguments checked and counted. Shapes are of this
-  /// rank; all_reduce and broadcast are in place, and so is all_gather unless it
-  /// has an input: then this rank's one piece is there.
+  /// rank; all_reduce and broadcast are in place, and so is all_gather unless
+  /// it has an input: then this rank's one piece is there.
   struct Collective {
     const Request& request; ///< which call, in `request.meeting`
     /// What else must be equal on all ranks: of reduce_scatter its elements by
