@@ -146,15 +146,18 @@ def main():
         "block_steps": options.steps,
         "cases": [],
     }
+    failure = None
     try:
         with tempfile.TemporaryDirectory(prefix="fsdp-bench-") as folder:
             measure(options, programs, pathlib.Path(folder), results)
     except (LossMismatch, SideError) as error:
-        sys.exit(f"bench: error: {error}")
+        failure = f"bench: error: {error}"
     results["load_after"] = machine.load()
     results["seconds"] = (datetime.datetime.now() - started).total_seconds()
     name = results["date"] + ("-quick" if options.quick else "")
     written = report.write(results, options.results, name)
+    if failure:
+        sys.exit(f"{failure}\nwhat was measured before is in {written}")
     bounds = report.all_bounds(results)
     missed = [bound for bound in bounds if not bound.met]
     say(f"{len(bounds) - len(missed)} of {len(bounds)} bounds met; wrote {written}")

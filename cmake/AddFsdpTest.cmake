@@ -25,6 +25,7 @@ function(add_fsdp_test name)
     "${PROJECT_SOURCE_DIR}/src" "${PROJECT_SOURCE_DIR}/tests")
   target_link_libraries(${name} PRIVATE ${T_LIBS} GTest::gmock GTest::gtest_main fsdp_warnings)
   if(T_SPLIT)
+    # A list would be taken apart here; these tests need no more.
     gtest_discover_tests(${name} TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 60
       PROPERTIES TIMEOUT ${T_TIMEOUT} PROCESSORS ${T_PROCESSORS}
         LABELS "${T_LABELS}" ENVIRONMENT OMP_NUM_THREADS=1)

@@ -140,9 +140,17 @@ def markdown(results):
         lines += ["", f"Other work took our ranks' cores in {key}: repeat it on an idle machine."]
     if results["cases"]:
         head = ["case", "side", "step, ms", "over ours", "of the rounds"]
-        head += ["processor, ms", "over wall", "peak, MB", "loss differs by"]
+        head += ["processor, ms", "over wall", "peak resident, MB", "loss differs by"]
         rows = [row for case in results["cases"] for row in _case_rows(case)]
         lines += ["", "## Steps", "", *_table(head, rows)]
+    if "start_up" in results:
+        found = results["start_up"]
+        head = ["side", "to the first step, s"]
+        rows = [
+            [NAMES[name], ", ".join(f"{s:.2f}" for s in found[name + "_s"])]
+            for name in ("ours", "fsdp2")
+        ]
+        lines += ["", "## Start-up", "", *_table(head, rows)]
     if "micro" in results:
         head = ["benchmark", "ranks", "us", "processor, us"]
         rows = [

@@ -39,7 +39,7 @@ def pair_ratios(theirs, ours):
     return [theirs.step_ms(i) / ours.step_ms(i) for i in range(len(ours.blocks))]
 
 
-def run_rounds(sides, book, num_rounds, block_steps, on_round=None):
+def run_rounds(sides, book, num_rounds, block_steps):
     """Samples by name. The first of `sides` is ours. Losses of a round are compared
     as soon as it is over; those of copies, which train on their own tokens alone,
     of the very first step only."""
@@ -56,6 +56,4 @@ def run_rounds(sides, book, num_rounds, block_steps, on_round=None):
         if not is_warm_up:
             for name, answer in answers.items():
                 samples[name].blocks.append(answer)
-            if on_round:
-                on_round(number, samples)
     return samples

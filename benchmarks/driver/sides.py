@@ -193,7 +193,7 @@ class Programs:
             raise SideError(f"export.py failed:\n{result.stderr}")
 
     def argv(self, side, ranks, size, dtype, weights, vocab=0, lr=3e-4):
-        """How to start `side`: ours, copies, fsdp2, ddp, plain or zero3."""
+        """How to start `side`: ours, copies, fsdp2, ddp or zero3."""
         data = ["--weights", weights, "--vocab", vocab, "--lr", lr]
         if side in ("ours", "copies"):
             mode = "sharded" if side == "ours" else "copy"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""PyTorch's side of a comparison, one rank: FSDP2, DDP, or no communication.
+"""PyTorch's side of a comparison, one rank: FSDP2 or DDP.
 
 torchrun --nproc-per-node 2 pytorch.py --mode fsdp2 --size seed --weights FILE
 """
@@ -39,7 +39,7 @@ def distribute(module, options):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--mode", choices=["fsdp2", "ddp", "plain"], required=True)
+    parser.add_argument("--mode", choices=["fsdp2", "ddp"], required=True)
     parser.add_argument("--size", choices=model.SIZES, required=True)
     parser.add_argument("--vocab", type=int, default=0)
     parser.add_argument("--weights", required=True)
@@ -47,13 +47,12 @@ def main():
     parser.add_argument("--lr", type=float, default=3e-4)
     options = parser.parse_args()
     if options.dtype == "bf16" and options.mode != "fsdp2":
-        parser.error("--dtype bf16 is a policy of fsdp2; ddp and plain run in fp32")
+        parser.error("--dtype bf16 is a policy of fsdp2; ddp runs in fp32")
 
     torch.set_num_threads(1)
     rank = int(os.environ.get("RANK", "0"))
     size = model.size_of(options.size, options.vocab)
-    if options.mode != "plain":
-        dist.init_process_group("gloo")
+    dist.init_process_group("gloo")
     module, tokens, target = model.load(options.weights, size, rank)
     parameters = sum(p.numel() for p in module.parameters())
     module = distribute(module, options)
@@ -66,10 +65,8 @@ def main():
         optimizer.zero_grad()
         return loss.detach()
 
-    backend = "none" if options.mode == "plain" else "gloo"
-    driver_link.serve(step, rank, parameters, backend)
-    if options.mode != "plain":
-        dist.destroy_process_group()
+    driver_link.serve(step, rank, parameters, "gloo")
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 // An MLP whose parameters, gradients and optimizer state are sharded over the
-// ranks of the job. It prints the same losses for any number of ranks:
+// ranks of the job. It prints the same losses, to rounding, for any number of ranks that divides
+// the 64 samples:
 //   fsdp run -n 2 -- build/consumer
 #include <fsdp/fsdp.h>
 #include <torch/torch.h>
@@ -39,8 +40,8 @@ int main() try {
   fsdp::AdamW optimizer(model->parameters(), {.lr = 1e-2});
   auto inputs = torch::randn({64, 16});
   auto targets = inputs.square().sum(1, true);
-  inputs = inputs.chunk(world.size())[world.rank()];
-  targets = targets.chunk(world.size())[world.rank()];
+  inputs = inputs.tensor_split(world.size())[world.rank()];
+  targets = targets.tensor_split(world.size())[world.rank()];
   for (int step = 1; step <= 10; ++step) {
     auto loss = torch::mse_loss(model(inputs), targets);
     loss.backward();

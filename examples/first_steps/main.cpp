@@ -41,7 +41,7 @@ int main() {
   fsdp::materialize(net, /*seed=*/0); // this rank's rows
   fsdp::AdamW optimizer(net->parameters(), {.lr = 1e-2});
   torch::manual_seed(1);
-  auto inputs = torch::randn({64, 64}).chunk(world.size())[world.rank()];
+  auto inputs = torch::randn({64, 64}).tensor_split(world.size())[world.rank()];
   for (int step = 0; step < 20; ++step) {
     auto loss = torch::mse_loss(net(inputs), inputs.sum(1, true));
     loss.backward(); // .grad is now this rank's shard of the mean

@@ -8,10 +8,6 @@
 
 #include "fsdp/export.h"
 
-namespace at {
-class Tensor;
-}
-
 namespace fsdp {
 
 enum class MemoryComponent : std::uint8_t {
@@ -20,7 +16,8 @@ enum class MemoryComponent : std::uint8_t {
   kOptimizerState, ///< of fsdp's optimizers
   kGathered,   ///< full parameters in compute dtype: this rank's part of the
                ///< copy that a host's ranks share, or what this rank gathered
-  kReduction,  ///< full gradients and their way between ranks
+  kReduction,  ///< full gradients and their way between ranks, and the largest
+               ///< copies of gradients that a message has held
   kActivations ///< all else: what autograd saved, temporaries, the user's own
 };
 inline constexpr std::size_t kNumMemoryComponents = 6;
@@ -43,35 +40,25 @@ struct MemoryReport {
   }
 };
 
-/// Replaces LibTorch's CPU allocator by a counting one. Tensors made before
-/// keep their own. Throws Error if another allocator of higher priority is in
-/// place. Idempotent, thread-safe.
+/// Replaces LibTorch's CPU allocator by a counting one, which also keeps freed
+/// blocks of 128 KiB and more for the next tensors of their size: never more
+/// than was in use at once. fully_shard calls it where ranks share memory; call
+/// it first to count what is made earlier. Tensors made before keep their own.
+/// Throws Error if
+/// another allocator of higher priority is in place. Idempotent, thread-safe.
 FSDP_API void install_counting_allocator();
 
 /// The CPU tensors alive in this process, as asked for (blocks carry 64 bytes
 /// more), plus its share of memory that ranks map together: over a host's ranks
-/// each shared byte counts once. All zero before install_counting_allocator().
-/// oneDNN's scratch counts, MKL's packing buffers do not.
+/// each shared byte counts once. What is kept for reuse does not count. All
+/// zero before install_counting_allocator(). oneDNN's scratch counts, MKL's
+/// packing buffers do not.
 FSDP_API MemoryReport memory_report();
+
+/// Returns the freed blocks that are kept to the system.
+FSDP_API void empty_memory_cache();
 
 /// Peaks start anew from what is alive.
 FSDP_API void reset_peak_memory();
-
-/// While it lives, tensors that this thread makes count as `component`. Scopes
-/// nest.
-class FSDP_API MemoryScope {
- public:
-  explicit MemoryScope(MemoryComponent component);
-  ~MemoryScope();
-  MemoryScope(const MemoryScope&) = delete;
-  MemoryScope& operator=(const MemoryScope&) = delete;
-
- private:
-  MemoryComponent previous_;
-};
-
-/// Counts the memory of `tensor` as `component` from now on; nothing happens to
-/// memory that the counting allocator did not make.
-FSDP_API void count_as(const at::Tensor& tensor, MemoryComponent component);
 
 } // namespace fsdp

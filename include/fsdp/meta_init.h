@@ -64,7 +64,8 @@ class FSDP_API MetaInitGuard {
 /// Parts that have values stay as they are.
 ///
 /// Throws, before anything is changed, UsageError that names the parameters and
-/// buffers which no guard has recorded, or which were written to outside of it.
+/// buffers which no guard has recorded, or which were written to outside of it;
+/// in the midst, Error, if the shape of a result depends on values.
 FSDP_API void materialize(torch::nn::Module& module, std::uint64_t seed);
 
 /// For a holder: `materialize(model, seed)`.

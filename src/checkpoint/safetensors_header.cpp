@@ -87,7 +87,7 @@ class HeaderParser {
       fail(std::string("its header is no JSON object: ") + error.what());
     }
     if (!twice.empty()) {
-      fail("names tensor '" + twice + "' twice");
+      fail(twice, "is named twice");
     }
     return root;
   }

@@ -183,7 +183,7 @@ std::shared_ptr<Work> Communicator::all_gather(
   ++counters_.num_all_gathers;
   return start(
       {.request = request,
-       .counts = counts,
+       .layout = counts,
        .pieces = pieces,
        .input = is_in_place ? nullptr : static_cast<const std::byte*>(input),
        .input_bytes = is_in_place ? 0 : own.bytes,
@@ -218,7 +218,7 @@ std::shared_ptr<Work> Communicator::all_gather_in_place(
   ++counters_.num_all_gathers;
   return start(
       {.request = request,
-       .counts = layout,
+       .layout = layout,
        .pieces = pieces,
        .output = static_cast<std::byte*>(buffer),
        .output_bytes = end,
@@ -244,7 +244,7 @@ std::shared_ptr<Work> Communicator::reduce_scatter(
   const std::int64_t own = counts[static_cast<std::size_t>(rank_)];
   return start(
       {.request = request,
-       .counts = counts,
+       .layout = counts,
        .input = static_cast<const std::byte*>(input),
        .input_bytes = bytes_of(request.numel, input_dtype),
        .output = static_cast<std::byte*>(output),

@@ -191,12 +191,13 @@ class Communicator {
  protected:
   /// A call with data, its arguments checked and counted. Shapes are of this
   /// rank; all_reduce and broadcast are in place, and so is all_gather unless
-  /// it has an input: then this rank's one piece is there.
+  /// it has an input: then there is one piece a rank, in rank order, and this
+  /// rank's is there.
   struct Collective {
     const Request& request; ///< which call, in `request.meeting`
     /// What else must be equal on all ranks: of reduce_scatter its elements by
     /// rank, of all_gather the same, or rank, offset and bytes of each piece.
-    std::span<const std::int64_t> counts = {};
+    std::span<const std::int64_t> layout = {};
     std::span<const GatherPiece> pieces = {}; ///< of all_gather
     const std::byte* input = nullptr;
     std::size_t input_bytes = 0;

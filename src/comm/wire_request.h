@@ -26,7 +26,8 @@ struct WireRequest {
 static_assert(std::is_trivially_copyable_v<WireRequest>);
 static_assert(sizeof(WireRequest) == 152);
 
-/// `counts`: of a collective with one count a rank, else empty.
+/// `counts`: how a collective's elements are split (Collective::layout), else
+/// empty.
 WireRequest encode(
     const Request& request, std::span<const std::int64_t> counts = {});
 Request decode(const WireRequest& request);

@@ -12,11 +12,11 @@
 #include <string_view>
 #include <utility>
 
-#include "fsdp/memory.h"
 #include "fsdp/optim.h"
 #include "optim/option_checks.h"
 #include "optim/parameter_groups.h"
 #include "optim/state_slots.h"
+#include "runtime/memory_account.h"
 
 namespace fsdp {
 namespace {

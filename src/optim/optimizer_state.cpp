@@ -10,9 +10,9 @@
 #include <utility>
 
 #include "fsdp/error.h"
-#include "fsdp/memory.h"
 #include "optim/parameter_groups.h"
 #include "optim/state_slots.h"
+#include "runtime/memory_account.h"
 #include "runtime/param_registry.h"
 #include "runtime/type_name.h"
 

@@ -10,11 +10,11 @@
 #include <utility>
 
 #include "fsdp/error.h"
-#include "fsdp/memory.h"
 #include "fsdp/optim.h"
 #include "optim/option_checks.h"
 #include "optim/parameter_groups.h"
 #include "optim/state_slots.h"
+#include "runtime/memory_account.h"
 
 namespace fsdp {
 

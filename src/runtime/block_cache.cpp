@@ -68,6 +68,7 @@ void BlockCache::clear() {
     const std::lock_guard lock(mutex_);
     dropped.swap(free_);
     free_bytes_ = 0;
+    peak_bytes_ = used_bytes_;
   }
   for (const Free& each : dropped) {
     c10::free_cpu(each.block);

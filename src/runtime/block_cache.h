@@ -9,7 +9,8 @@
 
 namespace fsdp {
 
-/// Thread-safe. Never holds more than was in use at once.
+/// Thread-safe. Never holds more than was in use at once since the last
+/// clear().
 class BlockCache {
  public:
   /// Blocks below this are the C library's business.

@@ -1,7 +1,7 @@
 #include "runtime/collective_engine.h"
+#include "runtime/memory_account.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/InferenceMode.h>
 
@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "comm/c10d/scalar_type.h"
-#include "fsdp/memory.h"
 #include "runtime/stopwatch.h"
 
 namespace fsdp {

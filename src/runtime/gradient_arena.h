@@ -7,7 +7,6 @@
 // leaves gradients to the heap: such a gradient is copied before it is posted.
 
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -28,6 +27,8 @@ class GradientArena {
       std::size_t begin,
       std::size_t bytes);
 
+  /// What the allocator puts before each tensor's data, in its block.
+  static constexpr std::size_t kHeaderBytes = 64;
   /// What a block of `bytes` takes of an arena.
   static std::size_t footprint(std::size_t bytes);
   /// A copy into a message costs less than keeping track of smaller ones.

@@ -1,7 +1,6 @@
 #include "runtime/init_replay.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_strided.h>
 
 #include <algorithm>
 #include <utility>
@@ -196,7 +195,7 @@ class Replay {
       const torch::jit::Stack& inputs) {
     const View& view = *step.results[index];
     if (result.sizes() != view.sizes || result.scalar_type() != view.dtype) {
-      throw UsageError(
+      throw Error(
           "materialize: '" + toString(step.op.schema().operator_name()) +
           "' gives another shape with values than without; compute it before "
           "the guard");

@@ -31,8 +31,9 @@ struct BlockHeader {
   MemoryComponent component;
   std::shared_ptr<GradientArena> arena; ///< null: LibTorch's heap
 };
-constexpr std::size_t kHeaderBytes = c10::gAlignment;
-static_assert(sizeof(BlockHeader) <= kHeaderBytes);
+constexpr std::size_t kHeaderBytes = GradientArena::kHeaderBytes;
+static_assert(
+    kHeaderBytes == c10::gAlignment && sizeof(BlockHeader) <= kHeaderBytes);
 
 BlockHeader& header_of(void* data) {
   return *reinterpret_cast<BlockHeader*>(
@@ -143,6 +144,10 @@ void install_counting_allocator() {
 MemoryReport memory_report() {
   return g_installed.load() ? MemoryAccount::current().report()
                             : MemoryReport();
+}
+
+void empty_memory_cache() {
+  BlockCache::of_process().clear();
 }
 
 void reset_peak_memory() {

@@ -8,6 +8,10 @@
 
 #include "fsdp/memory.h"
 
+namespace at {
+class Tensor;
+}
+
 namespace fsdp {
 
 /// Thread-safe: whoever frees a block takes it off the account that it was
@@ -38,6 +42,23 @@ class MemoryAccount {
   Counter total_{0};
   Counter total_peak_{0};
 };
+
+/// While it lives, tensors that this thread makes count as `component`. Scopes
+/// nest.
+class MemoryScope {
+ public:
+  explicit MemoryScope(MemoryComponent component);
+  ~MemoryScope();
+  MemoryScope(const MemoryScope&) = delete;
+  MemoryScope& operator=(const MemoryScope&) = delete;
+
+ private:
+  MemoryComponent previous_;
+};
+
+/// Counts the memory of `tensor` as `component` from now on; nothing happens to
+/// memory that the counting allocator did not make.
+void count_as(const at::Tensor& tensor, MemoryComponent component);
 
 /// The component that this thread's allocations count as.
 MemoryComponent current_component();

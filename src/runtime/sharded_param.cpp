@@ -11,7 +11,7 @@
 #include "comm/c10d/scalar_type.h"
 #include "comm/error_text.h"
 #include "fsdp/error.h"
-#include "fsdp/memory.h"
+#include "runtime/memory_account.h"
 #include "runtime/param_registry.h"
 #include "runtime/sizes_text.h"
 

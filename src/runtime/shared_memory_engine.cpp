@@ -52,7 +52,7 @@ std::size_t gradient_bytes(const ParamGroup& group) {
     const auto element = std::max(
         c10::elementSize(param->compute_dtype()),
         c10::elementSize(param->reduce_dtype()));
-    bytes += kAlignment +
+    bytes += GradientArena::kHeaderBytes +
              align_up(
                  static_cast<std::size_t>(param->full_numel()) * element,
                  kAlignment);
@@ -94,27 +94,27 @@ void SharedMemoryEngine::add(ParamGroup& group) {
         group.offsets[i], param.compute_bytes(), param.describe());
     expected_->sizes.insert(param.compute_bytes());
   }
-  require_gradient_memory(header_bytes(group), gradient_bytes(group));
+  reserve_gradient_memory(group);
   group.slot = std::make_unique<RegionSlot>(std::move(region));
 }
 
 // Note [Gradient memory]: of each rank, kStreamDepth places for messages, and
 // the arena. While a unit's gradients are computed, those of the two units
 // before it may still be read, and the root's come from the backward's begin to
-// its end: the four largest units fit at once. Pages that nothing is written to
-// cost nothing.
-void SharedMemoryEngine::require_gradient_memory(
-    std::size_t header, std::size_t gradients) {
+// its end: the four largest units fit at once, and one more for what has a
+// gradient's size by chance. Pages that nothing is written to cost nothing.
+void SharedMemoryEngine::reserve_gradient_memory(const ParamGroup& group) {
   constexpr std::size_t kUnitsAtOnce = 4;
   constexpr std::size_t kPage = 4096;
-  largest_units_.push_back(gradients);
+  largest_units_.push_back(gradient_bytes(group));
   std::ranges::sort(largest_units_, std::greater());
   largest_units_.resize(std::min(largest_units_.size(), kUnitsAtOnce));
-  const std::size_t place =
-      align_up(std::max(place_bytes_, header + largest_units_.front()), kPage);
+  const std::size_t place = align_up(
+      std::max(place_bytes_, header_bytes(group) + largest_units_.front()),
+      kPage);
   const std::size_t arena = align_up(
       std::accumulate(
-          largest_units_.begin(), largest_units_.end(), std::size_t{0}),
+          largest_units_.begin(), largest_units_.end(), largest_units_.front()),
       kPage);
   if (place <= place_bytes_ && arena <= arena_bytes_) {
     return;
@@ -244,6 +244,7 @@ void SharedMemoryEngine::write_message(const Posted& posted) {
 
 void SharedMemoryEngine::count_copied(std::size_t place, std::int64_t bytes) {
   if (bytes > copied_[place].bytes()) {
+    copied_[place] = {}; // first, or both would count for a moment
     copied_[place] = CountedBytes(MemoryComponent::kReduction, bytes);
   }
 }

@@ -49,7 +49,7 @@ class SharedMemoryEngine final : public ShardEngine {
     ReductionTypes types;
   };
 
-  void require_gradient_memory(std::size_t header, std::size_t gradients);
+  void reserve_gradient_memory(const ParamGroup& group);
   std::size_t rank_bytes() const;
   std::size_t rank_begin(int rank) const;
   std::size_t message_begin(int rank, std::size_t place) const;

@@ -16,7 +16,7 @@
 #include "fsdp/fully_shard.h"
 #include "fsdp/memory.h"
 #include "fsdp/meta_init.h"
-#include "train/rank_memory.h"
+#include "train/memory_reports.h"
 #include "train/run_on_ranks.h"
 #include "train/run_setup.h"
 #include "train/sampling.h"

@@ -61,8 +61,8 @@ std::shared_ptr<Work> GlooCommunicator::submit(
 
 std::shared_ptr<Work> GlooCommunicator::start(const Collective& collective) {
   auto operation = std::make_shared<Operation>();
-  operation->request = encode(collective.request, collective.counts);
-  operation->counts.assign(collective.counts.begin(), collective.counts.end());
+  operation->request = encode(collective.request, collective.layout);
+  operation->counts.assign(collective.layout.begin(), collective.layout.end());
   operation->pieces.assign(collective.pieces.begin(), collective.pieces.end());
   operation->has_data = true;
   operation->output_dtype = collective.output_dtype;

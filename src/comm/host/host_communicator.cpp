@@ -117,7 +117,7 @@ void HostCommunicator::copy_in(
 }
 
 std::shared_ptr<Work> HostCommunicator::start(const Collective& collective) {
-  Call call{encode(collective.request, collective.counts)};
+  Call call{encode(collective.request, collective.layout)};
   switch (collective.request.meeting) {
     case Meeting::kAllGather:
       all_gather_staged(call, collective);
@@ -233,7 +233,7 @@ void HostCommunicator::reduce_piece(
 
 void HostCommunicator::reduce_scatter_staged(
     Call& call, const Collective& collective) {
-  const auto& counts = collective.counts;
+  const auto& counts = collective.layout;
   const DType input_dtype = collective.request.dtype;
   const DType output_dtype = collective.output_dtype;
   const std::int64_t chunk = piece_numel(size_of(input_dtype));

@@ -6,7 +6,6 @@
 #include <sys/resource.h>
 
 #include <ATen/Functions.h>
-#include <c10/core/CPUAllocator.h>
 #include <torch/nn/module.h>
 
 #include <cstdio>

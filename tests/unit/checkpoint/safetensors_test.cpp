@@ -187,7 +187,7 @@ TEST_F(Safetensors, AreRefusedWhereTheHeaderIsDamaged) {
   EXPECT_EQ(
       text(R"({"a":{"dtype":"F32","shape":[0],"data_offsets":[0,0]},)"
            R"("a":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}})"),
-      "names tensor 'a' twice");
+      "tensor 'a' is named twice");
   EXPECT_EQ(
       text(R"({"__metadata__":{"a":1}})"),
       "its __metadata__ is not an object of strings");

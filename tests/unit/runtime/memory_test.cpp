@@ -166,6 +166,19 @@ TEST(CountedRegion, CountsEachSharedByteOnce) {
   EXPECT_EQ(live_bytes(), 0);
 }
 
+TEST(CountingAllocator, KeepsLargeBlocksForTheNextTensor) {
+  fsdp::install_counting_allocator();
+  at::Tensor tensor = floats(1 << 18);
+  const void* place = tensor.const_data_ptr();
+  tensor = at::Tensor();
+  EXPECT_EQ(live_bytes(), 0) << "what is kept does not count";
+  // The C library unmaps the first large block, and takes the next from its
+  // heap.
+  tensor = floats(1 << 18);
+  EXPECT_EQ(tensor.const_data_ptr(), place);
+  fsdp::empty_memory_cache();
+}
+
 TEST(CountingAllocator, AlignsLikeLibTorchAndHoldsData) {
   fsdp::install_counting_allocator();
   for (const std::int64_t bytes : {1, 63, 64, 4096, 3 << 20}) {

@@ -1,4 +1,4 @@
-#include "train/rank_memory.h"
+#include "train/memory_reports.h"
 
 #include <cstdint>
 #include <type_traits>
