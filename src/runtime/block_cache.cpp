@@ -14,6 +14,19 @@ BlockCache& BlockCache::of_process() {
   return *cache;
 }
 
+namespace {
+
+void* allocate_after_clearing(BlockCache& cache, std::size_t bytes) {
+  try {
+    return c10::alloc_cpu(bytes);
+  } catch (...) {
+    cache.clear();
+  }
+  return c10::alloc_cpu(bytes);
+}
+
+} // namespace
+
 void* BlockCache::take_kept(std::size_t bytes) {
   const auto found = std::ranges::find(free_, bytes, &Free::bytes);
   if (found == free_.end()) {
@@ -22,37 +35,27 @@ void* BlockCache::take_kept(std::size_t bytes) {
   void* block = found->block;
   free_.erase(found);
   free_bytes_ -= bytes;
+  used_bytes_ += bytes;
   return block;
 }
 
 void* BlockCache::take(std::size_t bytes) {
   std::list<Free> dropped;
-  void* block = nullptr;
   {
     const std::lock_guard lock(mutex_);
-    used_bytes_ += bytes;
-    peak_bytes_ = std::max(peak_bytes_, used_bytes_);
-    block = take_kept(bytes);
-    drop_surplus(dropped);
+    if (void* block = take_kept(bytes)) {
+      return block;
+    }
+    make_room(bytes, dropped);
   }
   for (const Free& each : dropped) {
     c10::free_cpu(each.block);
   }
-  if (block != nullptr) {
-    return block;
-  }
-  try {
-    return c10::alloc_cpu(bytes);
-  } catch (...) {
-    clear();
-  }
-  try {
-    return c10::alloc_cpu(bytes);
-  } catch (...) {
-    const std::lock_guard lock(mutex_);
-    used_bytes_ -= bytes;
-    throw;
-  }
+  void* block = allocate_after_clearing(*this, bytes);
+  const std::lock_guard lock(mutex_);
+  used_bytes_ += bytes;
+  peak_bytes_ = std::max(peak_bytes_, used_bytes_);
+  return block;
 }
 
 void BlockCache::give_back(void* block, std::size_t bytes) {
@@ -80,8 +83,10 @@ std::size_t BlockCache::num_bytes() {
   return used_bytes_ + free_bytes_;
 }
 
-void BlockCache::drop_surplus(std::list<Free>& dropped) {
-  while (used_bytes_ + free_bytes_ > peak_bytes_) {
+void BlockCache::make_room(std::size_t bytes, std::list<Free>& dropped) {
+  const std::size_t used = used_bytes_ + bytes;
+  const std::size_t limit = std::max(peak_bytes_, used);
+  while (!free_.empty() && used + free_bytes_ > limit) {
     free_bytes_ -= free_.back().bytes;
     dropped.splice(dropped.end(), free_, std::prev(free_.end()));
   }

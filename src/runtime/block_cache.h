@@ -34,7 +34,8 @@ class BlockCache {
   };
 
   void* take_kept(std::size_t bytes);
-  void drop_surplus(std::list<Free>& dropped);
+  /// Drops what would be too much beside a new block of `bytes`.
+  void make_room(std::size_t bytes, std::list<Free>& dropped);
 
   std::mutex mutex_;
   std::list<Free> free_; ///< the last freed one first

@@ -8,6 +8,7 @@
 #include "comm/c10d/run_together.h"
 #include "fsdp/error.h"
 #include "fsdp/hooked.h"
+#include "fsdp/memory.h"
 #include "runtime/managed_params.h"
 #include "runtime/no_recording.h"
 #include "runtime/same_parameters.h"
@@ -139,6 +140,7 @@ void fully_shard(
     nested->join(tree, name);
   }
   hooked.set_fsdp_hooks(std::move(unit));
+  empty_memory_cache(); // of the full parameters that are gone now
 }
 
 bool is_fully_sharded(const torch::nn::Module& module) {

@@ -119,7 +119,9 @@ class RecordedCall {
     const MemoryAccess access(inputs_);
     InitTape::Step step{.op = op_, .arguments = capture(), .results = {}};
     call_on_meta();
-    if (take_results(step) || writes_) {
+    const bool has_made_something = take_results(step);
+    name_dtype(step);
+    if (has_made_something || writes_) {
       step.overwrites_first = overwrites_first(step);
       step.can_wait = !has_tensors() && !is_random_;
       tape_->append(std::move(step));
@@ -266,7 +268,11 @@ class RecordedCall {
     } catch (const c10::NotImplementedError&) {
       refuse_unless_shape_is_known();
       stack_.resize(below);
-      call_on_zeros();
+      try {
+        call_on_zeros();
+      } catch (const c10::Error&) {
+        refuse(); // zeros are no valid input of it
+      }
     } catch (const c10::Error&) {
       if (returns_tensors() && !op_.hasTag(at::Tag::data_dependent_output)) {
         throw; // a mistake that it would be without the guard, too
@@ -344,6 +350,18 @@ class RecordedCall {
       });
     }
     return any_new;
+  }
+
+  /// The default dtype may be another one when the call is done again.
+  void name_dtype(InitTape::Step& step) const {
+    if (step.results.empty() || !step.results.front()) {
+      return;
+    }
+    for (std::size_t i = 0; i < step.arguments.size(); ++i) {
+      if (schema_.arguments()[i].name() == "dtype" && inputs_[i].isNone()) {
+        step.arguments[i].constant = step.results.front()->dtype;
+      }
+    }
   }
 
   bool overwrites_first(const InitTape::Step& step) const {

@@ -278,7 +278,8 @@ at::Tensor ShardedParam::release_full_grad() {
   }
   c10::AutoGradMode grad_off(false);
   const MemoryScope scope(MemoryComponent::kReduction);
-  return taken_.defined() ? std::exchange(taken_, {}).contiguous()
+  // Other ranks read the memory, not the tensor: a negative bit would be lost.
+  return taken_.defined() ? std::exchange(taken_, {}).resolve_neg().contiguous()
                           : at::Tensor();
 }
 

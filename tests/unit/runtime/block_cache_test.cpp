@@ -54,6 +54,8 @@ TEST(BlockCache, GivesEverythingBackBeforeItFails) {
   EXPECT_EQ(cache.num_bytes(), 0U);
   cache.give_back(cache.take(kBytes), kBytes);
   EXPECT_EQ(cache.num_bytes(), kBytes) << "the failure is in no count";
+  cache.give_back(cache.take(kBytes + 64), kBytes + 64);
+  EXPECT_EQ(cache.num_bytes(), kBytes + 64) << "nor in the peak";
   cache.clear();
 }
 

@@ -161,6 +161,30 @@ TEST_P(GradientsInPlace, EqualThePlainOnesAndAreNotCopied) {
   });
 }
 
+TEST_P(GradientsInPlace, MayBeNegatedViews) {
+  run([this](const ProcessGroup& world) {
+    Wide plain;
+    fill_distinct(*plain);
+    Wide model;
+    fill_distinct(*model);
+    fully_shard(model, {.mesh = shard_mesh(world)});
+    model->linear->weight.register_hook(
+        [](const at::Tensor& grad) { return at::_neg_view(grad); });
+    at::Tensor sum = at::zeros({}, at::kFloat);
+    for (int rank = 0; rank < size(); ++rank) {
+      sum = sum + plain(input_of(rank, 0)).sum() / size();
+    }
+    sum.backward();
+    model(input_of(world.rank(), 0)).sum().backward();
+    const ShardInfo rows = shard_infos(*model).front();
+    EXPECT_TRUE(at::allclose(
+        model->linear->weight.grad(),
+        -plain->linear->weight.grad().narrow(0, rows.row_begin, rows.num_rows),
+        1e-4,
+        1e-6));
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(
     All,
     GradientsInPlace,

@@ -2,6 +2,7 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Functions.h>
+#include <c10/core/DefaultDtype.h>
 #include <c10/core/GradMode.h>
 #include <gtest/gtest.h>
 #include <torch/nn/init.h>
@@ -406,6 +407,9 @@ TEST(MetaInit, NamesFunctionsThatNeedAValue) {
       text([] { at::linspace(0, 1, 4)[1].item<float>(); }),
       "MetaInitGuard: 'aten::item'" + needs);
   EXPECT_EQ(
+      text([] { at::multinomial(at::rand({10}), 4); }),
+      "MetaInitGuard: 'aten::multinomial'" + needs);
+  EXPECT_EQ(
       text([] { at::equal(at::ones({2}), at::ones({2})); }),
       "MetaInitGuard: 'aten::equal'" + needs);
   EXPECT_EQ(
@@ -500,6 +504,18 @@ TEST(MetaInit, GivesEmptyMemoryToo) {
   nn::init::zeros_(meta->bias);
   meta->forward(at::ones({1, 3})).sum().backward();
   EXPECT_TRUE(at::equal(meta->weight.grad(), at::ones({2, 3})));
+}
+
+TEST(MetaInit, KeepsTheDefaultDtypeOfItsTime) {
+  const Make make = [] { return nn::Linear(3, 2).ptr(); };
+  const auto float_dtype = c10::get_default_dtype();
+  c10::set_default_dtype(c10::scalarTypeToTypeMeta(at::kDouble));
+  const auto eager = make_eager(make);
+  const auto meta = make_meta(make);
+  c10::set_default_dtype(float_dtype);
+  materialize(*meta, kSeed);
+  expect_same(*meta, *eager);
+  EXPECT_EQ(meta->parameters()[0].scalar_type(), at::kDouble);
 }
 
 TEST(MetaInit, TrainsAfterwards) {
