@@ -72,7 +72,7 @@ def parse_arguments(argv):
     if options.rounds < 1 or options.steps < 1:
         parser.error("--rounds and --steps need at least 1")
     options.ranks = options.ranks or ([2] if options.quick else [2, 4])
-    default_peers = ["fsdp2", "copies"] if options.quick else ["fsdp2", "copies", "ddp", "zero3"]
+    default_peers = ["fsdp2", "copies"] if options.quick else list(PEERS)
     if options.deepspeed_venv is None:
         if options.peers and "zero3" in options.peers:
             parser.error("zero3 needs --deepspeed-venv DIR")

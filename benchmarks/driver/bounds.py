@@ -32,10 +32,14 @@ class Bound:
         return f"{sign} {self.limit:g}: {'met' if self.met else 'NOT MET'}"
 
 
+def case_name(size, dtype, ranks):
+    return f"{size}, {dtype}, {ranks} ranks"
+
+
 def of_case(size, dtype, ranks, peer, ratio):
     """The bound on a peer's ratio (theirs over ours) in one case; None: there is
     none."""
-    what = f"{size}, {dtype}, {ranks} ranks"
+    what = case_name(size, dtype, ranks)
     if peer == "fsdp2" and ranks in (2, 4):
         limit = FSDP2_ON_TWO_RANKS[size, dtype] * (1 if ranks == 2 else FOUR_RANKS)
         return Bound(f"FSDP2 over ours, {what}", ratio, round(limit, 3), True)
@@ -45,5 +49,5 @@ def of_case(size, dtype, ranks, peer, ratio):
 
 
 def of_processor(size, dtype, ranks, share):
-    what = f"processor time over wall time, {size}, {dtype}, {ranks} ranks"
+    what = f"processor time over wall time, {case_name(size, dtype, ranks)}"
     return Bound(what, share, PROCESSOR_SHARE, False)

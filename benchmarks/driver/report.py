@@ -41,8 +41,12 @@ def case_result(size, dtype, ranks, samples, ratios, book):
     return result
 
 
+def case_key(result):
+    return result["size"], result["dtype"], result["ranks"]
+
+
 def case_bounds(result):
-    key = result["size"], result["dtype"], result["ranks"]
+    key = case_key(result)
     found = [
         bounds.of_case(*key, name, side["ratio"])
         for name, side in result["sides"].items()
@@ -70,7 +74,7 @@ def case_line(result):
                 f"{side['ratio']:.2f}x ({low:.2f} to {high:.2f})"
             )
     shares = ", ".join(f"{share:.2f}" for share in sides["ours"]["processor_share"])
-    head = f"{result['size']}, {result['dtype']}, {result['ranks']} ranks: "
+    head = bounds.case_name(*case_key(result)) + ": "
     return head + "; ".join(parts) + f"; processor over wall time of our ranks {shares}"
 
 
@@ -103,7 +107,7 @@ def _case_rows(case):
             spread = f"{min(side['pair_ratios']):.2f} to {max(side['pair_ratios']):.2f}"
             difference = f"{side['largest_loss_difference']:.1e}"
         yield [
-            f"{case['size']}, {case['dtype']}, {case['ranks']} ranks",
+            bounds.case_name(*case_key(case)),
             NAMES[name],
             f"{side['step_ms']:.1f}",
             ratio,
@@ -136,7 +140,7 @@ def markdown(results):
     lines += _table(["what", "measured", "bound"], rows)
     busy = [case for case in results["cases"] if was_busy(case, machine["cores"])]
     for case in busy:
-        key = f"{case['size']}, {case['dtype']}, {case['ranks']} ranks"
+        key = bounds.case_name(*case_key(case))
         lines += ["", f"Other work took our ranks' cores in {key}: repeat it on an idle machine."]
     if results["cases"]:
         head = ["case", "side", "step, ms", "over ours", "of the rounds"]
