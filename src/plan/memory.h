@@ -1,0 +1,40 @@
+#pragma once
+// Bytes on the rank that has most (rank 0), by component. What the runtime
+// allocates by rule is exact: parameters, gradients, optimizer state, gathered
+// units, reductions. Logits, activations and overhead are estimates
+// (docs/planner.md has their formulas and errors).
+
+#include <cstdint>
+
+#include "plan/job.h"
+#include "plan/model.h"
+
+namespace fsdp::plan {
+
+struct MemoryEstimate {
+  std::int64_t parameters = 0; ///< the rank's shards, master type
+  std::int64_t gradients = 0;  ///< of the shards
+  std::int64_t optimizer = 0;  ///< AdamW: 2 a parameter, 4 bytes a tensor
+  /// What even shards add over these rows: gathers of equal pieces round every
+  /// parameter up to shard_ranks rows (FSDP2). libfsdp gathers uneven pieces
+  /// and adds none.
+  std::int64_t padding = 0;
+  std::int64_t gathered = 0;  ///< peak: root, current and prefetched units
+  std::int64_t reduction = 0; ///< peak of the buffers of reductions
+  std::int64_t full_gradients = 0; ///< not yet reduced: of one unit, or of all
+                                   ///< while passes are not synchronised
+  std::int64_t logits = 0; ///< with their gradient and the loss in fp32
+  std::int64_t activations = 0;
+  std::int64_t overhead = 0; ///< device context, communicator, allocator
+  /// A published copy in the host's memory, all ranks of the host together.
+  std::int64_t shared_per_node = 0;
+  std::int64_t host = 0; ///< of the rank, with cpu_offload
+
+  /// Bytes of the device at the worst moment.
+  std::int64_t total() const;
+};
+
+MemoryEstimate estimate_memory(
+    const ModelShape& model, const Job& job, const Cluster& cluster);
+
+} // namespace fsdp::plan
