@@ -188,6 +188,9 @@ class Communicator {
   /// host (or the backend cannot). Equal on every rank. Lives as long as this.
   virtual HostMemory* host_memory() { return nullptr; }
 
+  /// Whether buffers may lie on another device than the CPU.
+  virtual bool serves_devices() const { return false; }
+
  protected:
   /// A call with data, its arguments checked and counted. Shapes are of this
   /// rank; all_reduce and broadcast are in place, and so is all_gather unless

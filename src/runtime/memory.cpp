@@ -80,6 +80,10 @@ void* allocate_block(std::size_t bytes, std::shared_ptr<GradientArena>& arena) {
                         : c10::alloc_cpu(bytes + kHeaderBytes);
 }
 
+void drop_counted_bytes(void* context) {
+  delete static_cast<CountedBytes*>(context);
+}
+
 /// LibTorch's own allocation (its huge pages, its out-of-memory error, its
 /// profiler) with a count. The context of a block is its data pointer, as
 /// raw_deleter() demands.
@@ -159,6 +163,10 @@ void count_as(const at::Tensor& tensor, MemoryComponent component) {
     return;
   }
   const at::DataPtr& data = tensor.storage().data_ptr();
+  if (data.get_deleter() == &drop_counted_bytes) {
+    static_cast<CountedBytes*>(data.get_context())->count_as(component);
+    return;
+  }
   // A view's storage, too, begins where its block does.
   if (data.get_deleter() != &free_counted || data.get() == nullptr) {
     return;
@@ -166,6 +174,14 @@ void count_as(const at::Tensor& tensor, MemoryComponent component) {
   BlockHeader& header = header_of(data.get_context());
   header.account->move(header.component, component, header.bytes);
   header.component = component;
+}
+
+c10::DataPtr counted_data(void* data, std::int64_t bytes, c10::Device device) {
+  return {
+      data,
+      new CountedBytes(current_component(), bytes),
+      &drop_counted_bytes,
+      device};
 }
 
 } // namespace fsdp

@@ -149,4 +149,9 @@ CountedBytes::~CountedBytes() {
   }
 }
 
+void CountedBytes::count_as(MemoryComponent component) {
+  account_->move(component_, component, bytes_);
+  component_ = component;
+}
+
 } // namespace fsdp

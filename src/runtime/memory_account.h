@@ -6,6 +6,8 @@
 #include <atomic>
 #include <cstdint>
 
+#include <c10/core/Allocator.h>
+
 #include "fsdp/memory.h"
 
 namespace at {
@@ -57,7 +59,7 @@ class MemoryScope {
 };
 
 /// Counts the memory of `tensor` as `component` from now on; nothing happens to
-/// memory that the counting allocator did not make.
+/// memory that neither the counting allocator nor counted_data() made.
 void count_as(const at::Tensor& tensor, MemoryComponent component);
 
 /// The component that this thread's allocations count as.
@@ -86,11 +88,15 @@ class CountedBytes {
   CountedBytes& operator=(CountedBytes&& other) noexcept;
   ~CountedBytes();
   std::int64_t bytes() const { return bytes_; }
+  void count_as(MemoryComponent component);
 
  private:
   MemoryAccount* account_ = nullptr;
   MemoryComponent component_ = MemoryComponent::kActivations;
   std::int64_t bytes_ = 0;
 };
+
+/// `data` as a tensor's memory, counted while it lives; nothing frees it.
+c10::DataPtr counted_data(void* data, std::int64_t bytes, c10::Device device);
 
 } // namespace fsdp

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "comm/communicator.h"
 #include "comm/error_text.h"
 #include "fsdp/error.h"
 
@@ -54,7 +55,7 @@ void check_mesh(
   const auto refuse = [&](const std::string& why) {
     throw UsageError(rank_prefix(world.rank()) + "init_device_mesh: " + why);
   };
-  if (device_type != "cpu") {
+  if (device_type != "cpu" && !world.communicator().serves_devices()) {
     refuse(
         "device type '" + device_type +
         "' has no backend here; expected 'cpu'");

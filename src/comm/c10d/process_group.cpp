@@ -11,6 +11,7 @@
 #include "comm/backend.h"
 #include "comm/c10d/agent_store.h"
 #include "comm/c10d/gloo_backend.h"
+#include "comm/c10d/group_without_peers.h"
 #include "comm/c10d/job_store.h"
 #include "comm/communicator.h"
 #include "comm/error_text.h"
@@ -376,6 +377,14 @@ ProcessGroup init_process_group(const InitOptions& options) {
           std::move(store), env.world_size, options.backend, env.master_addr),
       env.rank,
       options.timeout);
+}
+
+ProcessGroup group_without_peers(
+    int rank, int size, const std::string& backend) {
+  return finish_group(
+      new_world(std::make_shared<MemoryStore>(), size, backend, ""),
+      rank,
+      InitOptions().timeout);
 }
 
 void run_ranks(
