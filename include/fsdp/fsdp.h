@@ -16,3 +16,4 @@
 #include "fsdp/optim_state.h"
 #include "fsdp/process_group.h"
 #include "fsdp/reduce_op.h"
+#include "fsdp/unit_phases.h"

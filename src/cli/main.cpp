@@ -12,6 +12,7 @@
 #include "cli/run_command.h"
 #include "cli/suggestion.h"
 #ifdef FSDP_CLI_HAS_TRAIN
+#include "cli/dryrun_command.h"
 #include "cli/train_command.h"
 #endif
 #include "fsdp/error.h"
@@ -174,6 +175,7 @@ int main(int argc, char** argv) {
   fsdp::cli::register_run(app, program, status);
 #ifdef FSDP_CLI_HAS_TRAIN
   fsdp::cli::register_train(app);
+  fsdp::cli::register_dryrun(app);
 #endif
 
   if (const int wrong = check_name(app, args, !program.empty())) {

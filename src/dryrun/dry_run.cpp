@@ -56,11 +56,17 @@ CommCounters operator-(CommCounters after, const CommCounters& before) {
   return after;
 }
 
+/// Without what only a real run reads.
+TrainOptions without_data(TrainOptions options) {
+  options.needs_data = false;
+  return options;
+}
+
 /// The rank, its model and its optimizer.
 class DryRank {
  public:
   explicit DryRank(const DryRunOptions& options)
-      : options_(options.train), world_(counted_world(options)) {
+      : options_(without_data(options.train)), world_(counted_world(options)) {
     check_train_options(options_, world_.size(), no_limit());
     {
       const MetaInitGuard no_memory_yet;

@@ -9,6 +9,7 @@
 #include "fsdp/error.h"
 #include "fsdp/hooked.h"
 #include "fsdp/memory.h"
+#include "fsdp/unit_phases.h"
 #include "runtime/managed_params.h"
 #include "runtime/no_recording.h"
 #include "runtime/same_parameters.h"
@@ -186,6 +187,13 @@ void set_prefetch_depth(torch::nn::Module& module, int depth) {
   }
   for_each_unit("set_prefetch_depth", module, true, [&](Unit& unit) {
     unit.tree().set_prefetch_depth(depth);
+  });
+}
+
+void set_unit_phase_observer(
+    torch::nn::Module& module, UnitPhaseObserver observer) {
+  for_each_unit("set_unit_phase_observer", module, true, [&](Unit& unit) {
+    unit.tree().set_phase_observer(observer);
   });
 }
 

@@ -61,7 +61,11 @@ void Unit::start_unshard() {
   if (state_ != State::kSharded || group_.params.empty()) {
     return;
   }
-  tree_->engine().start_unshard(group_);
+  tree_->begin(UnitPhase::kUnshard, *this);
+  {
+    const PhaseScope scope(*tree_, UnitPhase::kWaitUnshard, *this);
+    tree_->engine().start_unshard(group_);
+  }
   state_ = State::kUnsharding;
   ++num_unshards_;
   tree_->observe(UnitEvent::kUnshard, *this);
@@ -75,8 +79,12 @@ void Unit::unshard() {
     }
   }
   if (state_ == State::kUnsharding) {
-    tree_->engine().finish_unshard(group_);
+    {
+      const PhaseScope scope(*tree_, UnitPhase::kWaitUnshard, *this);
+      tree_->engine().finish_unshard(group_);
+    }
     state_ = State::kUnsharded;
+    tree_->end(UnitPhase::kUnshard, *this);
     tree_->observe(UnitEvent::kWaitUnshard, *this);
   }
 }
@@ -86,6 +94,9 @@ void Unit::reshard() {
     return;
   }
   tree_->engine().reshard(group_);
+  if (state_ == State::kUnsharding) { // nobody has used it
+    tree_->end(UnitPhase::kUnshard, *this);
+  }
   state_ = State::kSharded;
   tree_->observe(UnitEvent::kReshard, *this);
 }
@@ -112,6 +123,7 @@ void Unit::pre_forward(
     hook_inputs(inputs);
     hook_inputs(fixed);
   }
+  tree_->begin(UnitPhase::kForward, *this);
 }
 
 void Unit::post_forward(const std::vector<at::Tensor*>& outputs) {
@@ -125,6 +137,7 @@ void Unit::post_forward(const std::vector<at::Tensor*>& outputs) {
         "an exception was caught inside the forward of " + group_.describe() +
         ", where a unit had failed: let it pass, and catch it outside");
   }
+  tree_->end(UnitPhase::kForward, *this);
   if (c10::GradMode::is_enabled() && open_uses_.back()) {
     open_uses_.back()->number = tree_->record_use(*this);
     ++pass_.num_uses;
@@ -248,6 +261,16 @@ void Unit::pre_backward(const std::shared_ptr<Use>& use) {
     begin_use(*use);
     tree_->defer_prefetch(use->number);
   }
+  if (!pass_.is_phase_open) {
+    pass_.is_phase_open = true;
+    tree_->begin(UnitPhase::kBackward, *this);
+  }
+}
+
+void Unit::end_backward_phase() {
+  if (std::exchange(pass_.is_phase_open, false)) {
+    tree_->end(UnitPhase::kBackward, *this);
+  }
 }
 
 void Unit::begin_use(Use& use) {
@@ -296,6 +319,9 @@ void Unit::pass_use(const std::shared_ptr<Use>& use) {
   if (use->begun_in == use->passed_in) {
     --pass_.num_begun;
   }
+  if (pass_.num_passed == pass_.num_uses) {
+    end_backward_phase();
+  }
   // A unit may follow itself: the output of one use is the input of the next.
   if (pass_.in_backward && pass_.num_begun == 0) {
     reshard(); // first, so that the next gather takes its memory
@@ -322,6 +348,7 @@ void Unit::start_reduction() {
         return param->is_reduced();
       });
   if (is_trainable) {
+    const PhaseScope scope(*tree_, UnitPhase::kReduce, *this);
     tree_->engine().start_reduce(group_);
     ++num_reductions_;
     tree_->observe(UnitEvent::kReduce, *this);

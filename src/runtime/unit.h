@@ -60,6 +60,7 @@ class Unit final : public detail::ForwardHooks,
   }
 
   // The end of a backward, called by the tree on all its units.
+  void end_backward_phase();
   /// Starts the reduction unless it has been; also of gradients that came late.
   void reduce_leftovers();
   void end_backward();
@@ -112,6 +113,7 @@ class Unit final : public detail::ForwardHooks,
     std::size_t num_begun = 0; ///< and not passed: they need the parameters
     bool in_backward = false;
     bool reduction_started = false;
+    bool is_phase_open = false; ///< UnitPhase::kBackward
   } pass_;
 };
 

@@ -25,6 +25,18 @@ void UnitTree::observe(UnitEvent event, const Unit& unit) const {
   }
 }
 
+void UnitTree::begin(UnitPhase phase, const Unit& unit) const {
+  if (phase_observer_) {
+    phase_observer_(phase, true, unit.name());
+  }
+}
+
+void UnitTree::end(UnitPhase phase, const Unit& unit) const {
+  if (phase_observer_) {
+    phase_observer_(phase, false, unit.name());
+  }
+}
+
 std::vector<Unit*> UnitTree::units_below(const Unit& unit) const {
   if (unit.name().empty()) {
     return units_;
@@ -78,6 +90,7 @@ void UnitTree::prepare(const std::vector<Unit*>& units) {
 // units held before.
 void UnitTree::publish(
     const Request& request, const std::vector<Unit*>& units) {
+  const PhaseScope scope(*this, UnitPhase::kPublish, *units_.front());
   engine_->communicator().meet(request);
   prepare(units);
   std::vector<ParamGroup*> groups;
@@ -215,10 +228,16 @@ void UnitTree::backward_ended(std::uint64_t number) {
     return;
   }
   flush_prefetch();
+  for (Unit* unit : units_) {
+    unit->end_backward_phase();
+  }
   for (auto unit = units_.rbegin(); unit != units_.rend(); ++unit) {
     (*unit)->reduce_leftovers();
   }
-  engine_->finish_backward(units_.front()->param_group());
+  {
+    const PhaseScope scope(*this, UnitPhase::kReduce, *units_.front());
+    engine_->finish_backward(units_.front()->param_group());
+  }
   for (Unit* unit : units_) {
     unit->end_backward();
   }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "fsdp/fully_shard.h"
+#include "fsdp/unit_phases.h"
 #include "runtime/backward_listener.h"
 #include "runtime/shard_engine.h"
 
@@ -76,6 +77,11 @@ class UnitTree final : public BackwardListener,
   void set_prefetch_depth(int depth) { prefetch_depth_ = depth; }
   void set_observer(UnitObserver observer) { observer_ = std::move(observer); }
   void observe(UnitEvent event, const Unit& unit) const;
+  void set_phase_observer(UnitPhaseObserver observer) {
+    phase_observer_ = std::move(observer);
+  }
+  void begin(UnitPhase phase, const Unit& unit) const;
+  void end(UnitPhase phase, const Unit& unit) const;
 
  private:
   std::vector<Unit*> units_below(const Unit& unit) const;
@@ -105,6 +111,24 @@ class UnitTree final : public BackwardListener,
   std::string current_unit_;
   int prefetch_depth_ = 1;
   UnitObserver observer_;
+  UnitPhaseObserver phase_observer_;
+};
+
+/// A phase that lasts as long as this.
+class PhaseScope {
+ public:
+  PhaseScope(const UnitTree& tree, UnitPhase phase, const Unit& unit)
+      : tree_(tree), phase_(phase), unit_(unit) {
+    tree_.begin(phase_, unit_);
+  }
+  ~PhaseScope() { tree_.end(phase_, unit_); }
+  PhaseScope(const PhaseScope&) = delete;
+  PhaseScope& operator=(const PhaseScope&) = delete;
+
+ private:
+  const UnitTree& tree_;
+  UnitPhase phase_;
+  const Unit& unit_;
 };
 
 } // namespace fsdp

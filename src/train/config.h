@@ -32,6 +32,7 @@ struct TrainOptions : TrainDefaults {
   std::string backend = "auto";
   std::chrono::milliseconds timeout{300'000};
   std::string log_json; ///< empty: none
+  std::string profile;  ///< file for a timeline; empty: none
   bool skip_nonfinite = false;
   std::int64_t evals = 6;      ///< validations, spread over the run
   std::string prompt;          ///< of the sampled continuation

@@ -301,6 +301,17 @@ std::vector<TrainFlag> report_flags() {
          o.log_json = t;
        },
        [](const Options& o) { return o.log_json; }},
+      {"profile",
+       "FILE",
+       "Write a timeline of rank 0's steps 3 to 12 to FILE, for fsdp trace and "
+       "ui.perfetto.dev",
+       [](Options& o, const Text& t) {
+         if (t.empty()) {
+           bad_value("profile", t, "a file name");
+         }
+         o.profile = t;
+       },
+       [](const Options& o) { return o.profile; }},
       {"evals",
        "N",
        "Validations, evenly over the run, the last at its end (0: none; "

@@ -16,6 +16,7 @@
 #include "fsdp/fully_shard.h"
 #include "fsdp/memory.h"
 #include "fsdp/meta_init.h"
+#include "fsdp/unit_phases.h"
 #include "train/memory_reports.h"
 #include "train/run_on_ranks.h"
 #include "train/run_setup.h"
@@ -73,6 +74,18 @@ void Trainer::tell(Call&& call) {
   }
 }
 
+void Trainer::record_profile() {
+  if (options_.profile.empty() || group_.rank() != 0) {
+    return;
+  }
+  profile_.emplace(group_.rank());
+  set_unit_phase_observer(
+      *model_.module,
+      [this](UnitPhase phase, bool begins, const std::string& unit) {
+        profile_->on_phase(phase, begins, unit, Clock::now());
+      });
+}
+
 TrainSummary Trainer::run() {
   run_on_ranks(group_, [this] { train_and_report(); });
   return summary_;
@@ -82,6 +95,7 @@ void Trainer::train_and_report() {
   const RunHeader header = describe_run(options_, model_, corpus_, group_);
   tell([&](TrainObserver* o) { o->on_start(header); });
   reset_peak_memory();
+  record_profile();
   while (!is_over()) {
     train_step();
     validate_if_due();
@@ -103,6 +117,9 @@ void Trainer::train_step() {
   optimizer_->set_lr(learning_rate(
       options_, summary_.num_steps, progress_, progress_after_warmup_));
   ++summary_.num_steps;
+  if (profile_) {
+    profile_->begin_step(summary_.num_steps, start);
+  }
 
   const LocalLoss local = forward_and_backward();
   last_report_ = exchange(
@@ -124,6 +141,9 @@ void Trainer::train_step() {
     optimizer_->step();
   }
   optimizer_->zero_grad();
+  if (profile_) {
+    profile_->end_step(optim_start, Clock::now());
+  }
   metrics.optim_ms = seconds_since(optim_start) * 1e3;
   metrics.step_ms = seconds_since(start) * 1e3;
   const RuntimeCounters after = runtime_counters(*model_.module);
@@ -228,6 +248,10 @@ void Trainer::validate_if_due() {
 
 void Trainer::finish() {
   summary_.memory = gather_memory_reports(group_);
+  if (profile_) {
+    set_unit_phase_observer(*model_.module, nullptr);
+    write_profile(options_.profile, *profile_);
+  }
   if (options_.sample > 0) {
     const Clock::time_point start = Clock::now();
     const std::string text = sample_bytes(

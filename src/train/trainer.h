@@ -16,6 +16,7 @@
 #include "train/data/windows.h"
 #include "train/metrics.h"
 #include "train/models/language_model.h"
+#include "train/step_profile.h"
 #include "train/step_report.h"
 #include "train/validation.h"
 
@@ -62,6 +63,7 @@ class Trainer {
   bool is_over() const;
   void validate_if_due();
   void finish();
+  void record_profile();
   template <typename Call>
   void tell(Call&& call);
 
@@ -79,6 +81,7 @@ class Trainer {
   double progress_after_warmup_ = 0;
   std::int64_t evals_done_ = 0;
   StepReport last_report_;
+  std::optional<StepProfile> profile_; ///< on rank 0, if asked for
   TrainSummary summary_;
 };
 
