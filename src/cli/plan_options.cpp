@@ -105,30 +105,74 @@ struct Flag {
 };
 
 constexpr std::array kFlags{
-    Flag{"--model", "NAME|FILE", "Model by name, its config.json, or a file of weights (.safetensors)"},
-    Flag{"--params", "N", "Instead: a decoder of so many parameters (7B, 1e9, 350M)"},
+    Flag{
+        "--model",
+        "NAME|FILE",
+        "Model by name, its config.json, or a file of weights (.safetensors)"},
+    Flag{
+        "--params",
+        "N",
+        "Instead: a decoder of so many parameters (7B, 1e9, 350M)"},
     Flag{"--device", "NAME", "Device by name (default: H100-SXM-80GB)"},
-    Flag{"--peak-tflops", "X", "Own figure: TFLOP/s of matrix products in the precision"},
+    Flag{
+        "--peak-tflops",
+        "X",
+        "Own figure: TFLOP/s of matrix products in the precision"},
     Flag{"--memory-gb", "X", "Own figure: memory of a device, GiB"},
-    Flag{"--memory-bandwidth-gbps", "X", "Own figure: of that memory, gigabytes a second"},
-    Flag{"--node-bandwidth-gbps", "X", "Own figure: to the devices of a node, gigabytes a second"},
-    Flag{"--network-bandwidth-gbps", "X", "Own figure: to other nodes, gigabytes a second of a device"},
+    Flag{
+        "--memory-bandwidth-gbps",
+        "X",
+        "Own figure: of that memory, gigabytes a second"},
+    Flag{
+        "--node-bandwidth-gbps",
+        "X",
+        "Own figure: to the devices of a node, gigabytes a second"},
+    Flag{
+        "--network-bandwidth-gbps",
+        "X",
+        "Own figure: to other nodes, gigabytes a second of a device"},
     Flag{"--nodes", "N", "Nodes (default: 1)"},
-    Flag{"--gpus-per-node", "N", "Devices of a node, one rank each (default: as usual for the device)"},
-    Flag{"--strategy", "NAME", "no_shard, shard_grad_op, full_shard, hybrid_shard or hybrid_shard_zero2 (default: full_shard)"},
-    Flag{"--shard-size", "N", "Ranks that share a copy, with a hybrid strategy (default: those of a node)"},
-    Flag{"--precision", "NAME", "fp32, bf16, bf16-reduce, pure-bf16, fp16 or fp8 (default: bf16, reduced and kept in fp32)"},
+    Flag{
+        "--gpus-per-node",
+        "N",
+        "Devices of a node, one rank each (default: as usual for the device)"},
+    Flag{
+        "--strategy",
+        "NAME",
+        "no_shard, shard_grad_op, full_shard, hybrid_shard or "
+        "hybrid_shard_zero2 (default: full_shard)"},
+    Flag{
+        "--shard-size",
+        "N",
+        "Ranks that share a copy, with a hybrid strategy (default: those of a "
+        "node)"},
+    Flag{
+        "--precision",
+        "NAME",
+        "fp32, bf16, bf16-reduce, pure-bf16, fp16 or fp8 (default: bf16, "
+        "reduced and kept in fp32)"},
     Flag{"--optimizer", "NAME", "adamw, sgd or sgd_momentum (default: adamw)"},
-    Flag{"--offload", "", "Shards, gradients and optimizer state in the host's memory"},
+    Flag{
+        "--offload",
+        "",
+        "Shards, gradients and optimizer state in the host's memory"},
     Flag{"--batch", "N", "Sequences of a rank and pass (default: 1)"},
-    Flag{"--seq", "N", "Tokens of a sequence (default: 2048, or the model's positions if fewer)"},
+    Flag{
+        "--seq",
+        "N",
+        "Tokens of a sequence (default: 2048, or the model's positions if "
+        "fewer)"},
     Flag{"--accumulation", "N", "Passes of a step (default: 1)"},
     Flag{"--no-sync", "", "Only the last pass of a step reduces gradients"},
     Flag{"--checkpointing", "NAME", "none, selective or full (default: none)"},
     Flag{"--attention", "NAME", "fused or plain (default: fused)"},
     Flag{"--compile", "", "Elementwise operations are fused"},
     Flag{"--prefetch", "N", "Units gathered ahead (default: 1)"},
-    Flag{"--backend", "NAME", "collectives or shm, libfsdp's shared memory on one node (default: collectives)"},
+    Flag{
+        "--backend",
+        "NAME",
+        "collectives or shm, libfsdp's shared memory on one node (default: "
+        "collectives)"},
 };
 
 /// Each of these replaces one figure of a device.
@@ -216,8 +260,7 @@ std::int64_t PlanOptions::count_or(
   }
   const auto count = parse_count(*given);
   if (!count) {
-    refuse_value(
-        flag, *given, "a whole number from 0 to 9223372036854775807");
+    refuse_value(flag, *given, "a whole number from 0 to 9223372036854775807");
   }
   return *count;
 }
@@ -315,8 +358,8 @@ plan::Job PlanOptions::read_job() const {
   job.fused_attention =
       choose("--attention", attentions(), text("--attention"), true);
   job.compiled = is_on("--compile");
-  job.prefetch_depth =
-      static_cast<int>(std::min<std::int64_t>(count_or("--prefetch", 1), INT32_MAX));
+  job.prefetch_depth = static_cast<int>(
+      std::min<std::int64_t>(count_or("--prefetch", 1), INT32_MAX));
   return job;
 }
 
@@ -325,8 +368,7 @@ void PlanOptions::read_lengths(
   const std::int64_t positions =
       model.transformer ? model.transformer->positions : 0;
   job.seq_len = count_or(
-      "--seq",
-      positions > 0 ? std::min(positions, kDefaultSeq) : kDefaultSeq);
+      "--seq", positions > 0 ? std::min(positions, kDefaultSeq) : kDefaultSeq);
   if (positions > 0 && job.seq_len > positions) {
     throw ConfigError(
         "--seq " + std::to_string(job.seq_len) + ": model '" + model.name +
@@ -357,8 +399,8 @@ PlanRequest PlanOptions::read() const {
   read_lengths(request.model, request.job);
   request.cluster.device = read_device(request.job.precision);
   request.cluster.nodes = count_or("--nodes", 1);
-  request.cluster.devices_per_node = count_or(
-      "--gpus-per-node", request.cluster.device.devices_per_node);
+  request.cluster.devices_per_node =
+      count_or("--gpus-per-node", request.cluster.device.devices_per_node);
   refuse_without_effect(request.job);
   check(request.job, request.cluster);
   return request;

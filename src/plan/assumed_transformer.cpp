@@ -61,8 +61,7 @@ Transformer assumed_transformer(std::int64_t num_params) {
   t.tied = false;
   // What the rest leaves goes into the feed-forward, which takes any width.
   const auto h = static_cast<double>(t.hidden);
-  const double rest =
-      target - 2 * vocab * h - h - layers * (4 * h * h + 2 * h);
+  const double rest = target - 2 * vocab * h - h - layers * (4 * h * h + 2 * h);
   t.ffn = round_to(rest / (3 * layers * h), 4);
   return t;
 }

@@ -177,8 +177,7 @@ const std::vector<Transformer>& catalog() {
 } // namespace
 
 Transformer find_model(std::string_view name) {
-  return find_by_name(
-      "model", std::span<const Transformer>(catalog()), name);
+  return find_by_name("model", std::span<const Transformer>(catalog()), name);
 }
 
 std::vector<std::string> model_names() {

@@ -230,9 +230,10 @@ Transformer mpt(const Fields& fields) {
   t.head_dim = head_dim_of(fields, "n_heads", t);
   const std::string kind =
       attention.text_or("attn_type", "multihead_attention");
-  t.kv_heads = kind == "multihead_attention"  ? t.heads
-               : kind == "multiquery_attention" ? 1
-                                                : attention.integer("kv_n_heads");
+  t.kv_heads = kind == "multihead_attention" ? t.heads
+               : kind == "multiquery_attention"
+                   ? 1
+                   : attention.integer("kv_n_heads");
   if (fields.integer_or("expansion_ratio", 4) != 4) {
     fields.refuse("expansion_ratio", "is not 4: expected 4");
   }

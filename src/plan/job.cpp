@@ -62,8 +62,8 @@ void check_mesh(const Job& job, const Cluster& cluster) {
   if (shard != expected) {
     throw ConfigError(
         size + " with strategy " + std::string(name_of(job.strategy)) +
-        ", which has " + std::to_string(expected) +
-        " on " + std::to_string(world) +
+        ", which has " + std::to_string(expected) + " on " +
+        std::to_string(world) +
         " ranks: choose hybrid_shard or leave the shard size out");
   }
 }
@@ -122,8 +122,7 @@ void check(const Job& job, const Cluster& cluster) {
     throw ConfigError(
         "a micro-batch of " + std::to_string(job.micro_batch) +
         " sequences of " + std::to_string(job.seq_len) +
-        " tokens: expected at most " + std::to_string(kMostTokens) +
-        " tokens");
+        " tokens: expected at most " + std::to_string(kMostTokens) + " tokens");
   }
 }
 

@@ -83,8 +83,7 @@ bool before(std::string_view a, std::string_view b) {
 
 } // namespace
 
-ModelShape model_of_tensors(
-    std::string name, std::vector<ParamShape> tensors) {
+ModelShape model_of_tensors(std::string name, std::vector<ParamShape> tensors) {
   if (tensors.empty()) {
     throw ConfigError(
         "model '" + name + "' has no tensors: expected at least one");

@@ -198,8 +198,8 @@ ModelShape model_of(const Transformer& transformer) {
   model.root = root(transformer);
   const bool two_stacks = transformer.encoder_layers > 0;
   for (std::int64_t i = 0; i < transformer.encoder_layers; ++i) {
-    model.blocks.push_back(block(
-        transformer, Stack::kEncoder, i, "encoder." + std::to_string(i)));
+    model.blocks.push_back(
+        block(transformer, Stack::kEncoder, i, "encoder." + std::to_string(i)));
   }
   for (std::int64_t i = 0; i < transformer.layers; ++i) {
     model.blocks.push_back(block(
@@ -211,8 +211,8 @@ ModelShape model_of(const Transformer& transformer) {
   if (model.num_params() > kMostParams) {
     refuse(
         transformer,
-        std::to_string(model.num_params()) +
-            " parameters: expected at most " + std::to_string(kMostParams));
+        std::to_string(model.num_params()) + " parameters: expected at most " +
+            std::to_string(kMostParams));
   }
   return model;
 }
