@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "cli/run_command.h"
+#include "cli/simulate_command.h"
 #include "cli/suggestion.h"
+#include "cli/trace_command.h"
 #ifdef FSDP_CLI_HAS_TRAIN
 #include "cli/train_command.h"
 #endif
@@ -172,6 +174,8 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   int status = 0;
   fsdp::cli::register_run(app, program, status);
+  fsdp::cli::register_simulate(app);
+  fsdp::cli::register_trace(app);
 #ifdef FSDP_CLI_HAS_TRAIN
   fsdp::cli::register_train(app);
 #endif

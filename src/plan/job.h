@@ -12,10 +12,10 @@ namespace fsdp::plan {
 
 /// FSDP1's names; FSDP2 has them as reshard_after_forward and a 2-D mesh.
 enum class Strategy : std::uint8_t {
-  kNoShard,         ///< replicas (DDP)
-  kShardGradOp,     ///< ZeRO-2: parameters stay gathered from forward to backward
-  kFullShard,       ///< ZeRO-3
-  kHybridShard,     ///< kFullShard in a group, replicas between groups
+  kNoShard,     ///< replicas (DDP)
+  kShardGradOp, ///< ZeRO-2: parameters stay gathered from forward to backward
+  kFullShard,   ///< ZeRO-3
+  kHybridShard, ///< kFullShard in a group, replicas between groups
   kHybridShardZero2 ///< kShardGradOp in a group, replicas between groups
 };
 

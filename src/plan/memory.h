@@ -19,11 +19,11 @@ struct MemoryEstimate {
   /// parameter up to shard_ranks rows (FSDP2). libfsdp gathers uneven pieces
   /// and adds none.
   std::int64_t padding = 0;
-  std::int64_t gathered = 0;  ///< peak: root, current and prefetched units
-  std::int64_t reduction = 0; ///< peak of the buffers of reductions
+  std::int64_t gathered = 0;       ///< peak: root, current and prefetched units
+  std::int64_t reduction = 0;      ///< peak of the buffers of reductions
   std::int64_t full_gradients = 0; ///< not yet reduced: of one unit, or of all
                                    ///< while passes are not synchronised
-  std::int64_t logits = 0; ///< with their gradient and the loss in fp32
+  std::int64_t logits = 0;         ///< with their gradient and the loss in fp32
   std::int64_t activations = 0;
   std::int64_t overhead = 0; ///< device context, communicator, allocator
   /// A published copy in the host's memory, all ranks of the host together.

@@ -19,8 +19,8 @@ std::string_view name_of(Collective collective);
 struct TrafficLine {
   Collective collective = Collective::kAllGather;
   std::int64_t group_size = 1;
-  bool between_nodes = false; ///< the group spans hosts
-  std::int64_t calls = 0;     ///< a step
+  bool between_nodes = false;    ///< the group spans hosts
+  std::int64_t calls = 0;        ///< a step
   std::int64_t tensor_bytes = 0; ///< whole tensors, all calls of a step
   /// Rank 0 sends so many over all calls of a step.
   std::int64_t sent_bytes = 0;
