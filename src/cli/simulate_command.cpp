@@ -27,6 +27,7 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr std::size_t kListedUnits = 8;
+constexpr const char* kJsonHelp = "Print one JSON document";
 constexpr double kMega = 1e6;
 
 constexpr const char* kFooter = R"(
@@ -74,7 +75,7 @@ Flags add_flags(CLI::App& simulate) {
           "One rank computes this many times as long (default: 1)");
   flags.trace =
       add("--trace", "FILE", "Write the timeline as a Chrome trace");
-  flags.json = simulate.add_flag("--json", "Print one JSON document")
+  flags.json = simulate.add_flag("--json", kJsonHelp)
                    ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   return flags;
 }

@@ -21,6 +21,7 @@ namespace {
 using nlohmann::ordered_json;
 
 constexpr std::size_t kListedUnits = 8;
+constexpr const char* kJsonHelp = "Print one JSON document";
 
 constexpr const char* kFooter = R"(
 FILE is a Chrome trace as `fsdp train --profile FILE` records it and
@@ -108,7 +109,7 @@ void register_trace(CLI::App& app) {
   Flags flags;
   flags.file = trace->add_option("file", CLI::callback_t{}, "The timeline")
                    ->type_name("FILE");
-  flags.json = trace->add_flag("--json", "Print one JSON document")
+  flags.json = trace->add_flag("--json", kJsonHelp)
                    ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   trace->callback([flags] {
     if (flags.file->count() == 0) {

@@ -45,8 +45,11 @@ void add_mlp_linears(
       linear->token_share = number(t.experts_per_token) / number(t.experts);
     }
   }
+  if (t.fused_gate_up) {
+    up.out *= 2;
+  }
   linears.push_back(up);
-  if (t.mlp == Mlp::kGated) {
+  if (t.mlp == Mlp::kGated && !t.fused_gate_up) {
     linears.push_back(up);
   }
   linears.push_back(down);

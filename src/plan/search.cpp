@@ -140,7 +140,8 @@ class Family {
     std::optional<Schedule> schedule;
     for (int depth = 0; depth <= (gathers ? kDeepestPrefetch : 0); ++depth) {
       job.prefetch_depth = depth;
-      PlannedJob plan{.job = job};
+      PlannedJob plan;
+      plan.job = job;
       plan.memory = memory_(request_.model, job, request_.cluster);
       plan.fits = excess(plan, request_.cluster) <= 0;
       if (plan.fits) {
