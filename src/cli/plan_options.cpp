@@ -68,6 +68,11 @@ std::vector<Choice<Transport>> transports() {
       {"shm", Transport::kSharedMemory}};
 }
 
+std::vector<Choice<plan::Runtime>> runtimes() {
+  return {
+      {"libfsdp", plan::Runtime::kLibfsdp}, {"fsdp2", plan::Runtime::kFsdp2}};
+}
+
 std::vector<Choice<bool>> attentions() {
   return {{"fused", true}, {"plain", false}};
 }
@@ -173,6 +178,11 @@ constexpr std::array kFlags{
         "NAME",
         "collectives or shm, libfsdp's shared memory on one node (default: "
         "collectives)"},
+    Flag{
+        "--runtime",
+        "NAME",
+        "Whose buffers and messages: libfsdp or fsdp2, PyTorch over NCCL "
+        "(default: libfsdp)"},
 };
 
 /// Each of these replaces one figure of a device.
@@ -346,6 +356,8 @@ plan::Job PlanOptions::read_job() const {
       "--optimizer", optimizers(), text("--optimizer"), OptimizerKind::kAdamW);
   job.transport = choose(
       "--backend", transports(), text("--backend"), Transport::kCollectives);
+  job.runtime = choose(
+      "--runtime", runtimes(), text("--runtime"), plan::Runtime::kLibfsdp);
   job.cpu_offload = is_on("--offload");
   job.micro_batch = count_or("--batch", 1);
   job.accumulation = count_or("--accumulation", 1);

@@ -77,6 +77,11 @@ void check_transport(const Job& job, const Cluster& cluster) {
         "shared memory joins the ranks of one node, got " +
         std::to_string(cluster.nodes) + " nodes: choose collectives");
   }
+  if (job.runtime != Runtime::kLibfsdp) {
+    throw ConfigError(
+        "shared memory with runtime " + std::string(name_of(job.runtime)) +
+        ": expected libfsdp");
+  }
   if (job.strategy != Strategy::kFullShard &&
       job.strategy != Strategy::kShardGradOp) {
     throw ConfigError(
@@ -152,6 +157,14 @@ std::string_view name_of(Checkpointing checkpointing) {
       return "full";
   }
   return "unknown";
+}
+
+std::string_view name_of(Runtime runtime) {
+  return runtime == Runtime::kFsdp2 ? "fsdp2" : "libfsdp";
+}
+
+std::string_view name_of(Transport transport) {
+  return transport == Transport::kSharedMemory ? "shm" : "collectives";
 }
 
 std::string_view name_of(OptimizerKind optimizer) {

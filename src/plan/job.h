@@ -33,6 +33,14 @@ enum class Transport : std::uint8_t {
   kSharedMemory, ///< libfsdp's published copy on one host
 };
 
+/// Whose buffers and messages are counted.
+enum class Runtime : std::uint8_t {
+  kLibfsdp, ///< uneven pieces; gradients travel in the compute dtype where the
+            ///< sum widens them
+  kFsdp2,   ///< PyTorch over NCCL: pieces padded to equal sizes, gradients
+            ///< travel in the reduce dtype, gathers are copied out
+};
+
 struct Precision {
   DType master = DType::kFloat32;  ///< of shards, gradients, optimizer state
   DType compute = DType::kFloat32; ///< of gathered parameters and activations
@@ -57,6 +65,7 @@ struct Job {
   Precision precision;
   OptimizerKind optimizer = OptimizerKind::kAdamW;
   Transport transport = Transport::kCollectives;
+  Runtime runtime = Runtime::kLibfsdp;
   bool cpu_offload = false; ///< shards, gradients, optimizer on the host
 
   std::int64_t micro_batch = 1; ///< sequences of a rank and pass
@@ -84,5 +93,7 @@ void check(const Job& job, const Cluster& cluster);
 std::string_view name_of(Strategy strategy); ///< "full_shard", ...
 std::string_view name_of(Checkpointing checkpointing);
 std::string_view name_of(OptimizerKind optimizer);
+std::string_view name_of(Runtime runtime);
+std::string_view name_of(Transport transport);
 
 } // namespace fsdp::plan

@@ -29,11 +29,20 @@ struct MemoryEstimate {
   /// A published copy in the host's memory, all ranks of the host together.
   std::int64_t shared_per_node = 0;
   std::int64_t host = 0; ///< of the rank, with cpu_offload
+  /// Of gradients and full_gradients: what earlier passes of the step have left
+  /// when the last one computes its loss.
+  std::int64_t gradients_at_loss = 0;
+  std::int64_t full_gradients_at_loss = 0;
 
+  /// At the end of a pass's forward: activations and logits are there.
+  std::int64_t total_at_loss() const;
+  /// While units are reduced: activations go as gradients come.
+  std::int64_t total_in_backward() const;
   /// Bytes of the device at the worst moment.
   std::int64_t total() const;
 };
 
+/// Throws ConfigError as check() does, and for what 64 bits cannot count.
 MemoryEstimate estimate_memory(
     const ModelShape& model, const Job& job, const Cluster& cluster);
 
