@@ -54,6 +54,7 @@ CollectiveTime cheapest(
         protocol.base + hops.node * protocol.node_hop +
             hops.network * protocol.network_hop,
         sent_bytes / (bandwidth * protocol.bandwidth_share),
+        sent_bytes,
         algorithm + " " + std::string(protocol.name)};
     if (best.algorithm.empty() || time.seconds() < best.seconds()) {
       best = time;
@@ -103,7 +104,7 @@ CollectiveTime collective_time(
     const Device& device,
     double bandwidth_factor) {
   if (group.ranks <= 1) {
-    return {0, 0, "none"};
+    return {0, 0, 0, "none"};
   }
   const bool reduces_all = collective == Collective::kAllReduce;
   const auto ranks = static_cast<double>(group.ranks);
@@ -127,14 +128,14 @@ CollectiveTime shared_memory_time(
     const RankGroup& group,
     const Device& device) {
   if (group.ranks <= 1) {
-    return {0, 0, "none"};
+    return {0, 0, 0, "none"};
   }
   const double rate =
       kMemoryShare * check_rate(device.memory_bandwidth, device, "to memory");
   const auto ranks = static_cast<double>(group.ranks);
   const double piece = bytes / ranks;
   const bool gathers = collective == Collective::kAllGather;
-  return {0, (gathers ? piece : bytes) / rate, "published copy"};
+  return {0, (gathers ? piece : bytes) / rate, 0, "published copy"};
 }
 
 } // namespace fsdp::plan

@@ -26,7 +26,8 @@ RankGroup replica_group(const Job& job, const Cluster& cluster);
 
 struct CollectiveTime {
   double latency = 0;  ///< what no bandwidth removes
-  double transfer = 0; ///< bytes over bandwidth
+  double transfer = 0; ///< sent over bandwidth
+  double sent = 0;     ///< bytes of a rank
   std::string algorithm; ///< "ring Simple", "tree LL", "none" for one rank
 
   double seconds() const { return latency + transfer; }

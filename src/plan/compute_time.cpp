@@ -14,13 +14,37 @@ namespace fsdp::plan {
 namespace {
 
 struct Rates {
-  double linear = 0;    ///< FLOP/s of the blocks' products
-  double head = 0;      ///< of the head's, which stays out of fp8
-  double attention = 0;
+  double linear = 0; ///< FLOP/s of the blocks' products
+  double head = 0;   ///< of the head's, which stays out of fp8
+  double attention_forward = 0;
+  double attention_backward = 0;
   double memory = 0; ///< bytes/s
 };
 
-Rates rates_of(const Device& device, const Job& job) {
+/// Plain attention is products along a head, whose length is short.
+void set_attention(
+    Rates& rates,
+    const Device& device,
+    const Job& job,
+    const Transformer& transformer) {
+  if (!job.fused_attention) {
+    const auto length = static_cast<double>(transformer.head_dim);
+    const double rate = rates.head * length / (length + kHalfRateLength);
+    rates.attention_forward = rate;
+    rates.attention_backward = rate;
+    return;
+  }
+  const AttentionShares& shares =
+      job.flash_generation == 1 ? kFlashAttention1 : kFlashAttention2;
+  const double peak =
+      device.peak(job.precision.compute) *
+      (device.is_hopper_or_later ? double{kAttentionOnHopper} : 1);
+  rates.attention_forward = std::min(shares.forward * peak, rates.head);
+  rates.attention_backward = std::min(shares.backward * peak, rates.head);
+}
+
+Rates rates_of(
+    const Device& device, const Job& job, const Transformer& transformer) {
   if (!(device.memory_bandwidth > 0)) {
     throw ConfigError(
         "device '" + device.name +
@@ -32,8 +56,8 @@ Rates rates_of(const Device& device, const Job& job) {
   rates.linear = job.precision.fp8_matmuls
                      ? matmul_rate(device, DType::kFloat8)
                      : rates.head;
-  rates.attention = rates.head * kAttentionShare;
   rates.memory = device.memory_bandwidth * kMemoryShare;
+  set_attention(rates, device, job, transformer);
   return rates;
 }
 
@@ -67,15 +91,14 @@ double linear_seconds(
   const double flops = 2 * linear.in * linear.out * own;
   const double bytes =
       element * (own * (linear.in + linear.out) + linear.in * linear.out);
-  return linear.count * std::max(
-                            flops / (rate * size_share(flops)),
-                            bytes / rates.memory);
+  const double length_share = linear.in / (linear.in + kHalfRateLength);
+  return linear.count * (flops / (rate * size_share(flops) * length_share) +
+                         bytes / rates.memory);
 }
 
 struct Forward {
   double linears = 0;
   double dropped = 0; ///< those of them that selective checkpointing repeats
-  double attention = 0;
   double elements = 0;
 };
 
@@ -95,14 +118,16 @@ UnitTime unit_time(
     forward.linears += seconds;
     forward.dropped += linear.dropped_by_selective ? seconds : 0;
   }
-  forward.attention = work.attention_flops * tokens / rates.attention;
+  const double attention = work.attention_flops * tokens;
   forward.elements = work.forward_bytes * tokens / rates.memory;
 
   UnitTime time;
-  time.forward = forward.linears + forward.attention + forward.elements;
+  time.forward = forward.linears + attention / rates.attention_forward +
+                 forward.elements;
   // Fused attention computes its scores again.
-  const double attention_backward = job.fused_attention ? 2.5 : 2;
-  time.backward = 2 * forward.linears + attention_backward * forward.attention +
+  const double attention_backward = (job.fused_attention ? 2.5 : 2) * attention;
+  time.backward = 2 * forward.linears +
+                  attention_backward / rates.attention_backward +
                   work.backward_bytes * tokens / rates.memory;
   if (checkpointed && job.checkpointing == Checkpointing::kFull) {
     time.recompute = time.forward;
@@ -126,10 +151,12 @@ UnitTime embedding_time(
 
 double matmul_rate(const Device& device, DType dtype) {
   const double peak = device.peak(dtype);
-  if (device.best_matmul_bf16 > 0 && device.peak_bf16 > 0) {
-    return kMatmulShare * device.best_matmul_bf16 * peak / device.peak_bf16;
-  }
-  return kMatmulShare * kBestMatmulOfPeak * peak;
+  const bool is_measured = device.best_matmul_bf16 > 0 && device.peak_bf16 > 0;
+  const double best = is_measured
+                          ? device.best_matmul_bf16 / device.peak_bf16
+                          : double{kBestMatmulOfPeak};
+  return peak * best *
+         (device.is_hopper_or_later ? double{kSustainedShare} : 1);
 }
 
 double optimizer_time(
@@ -164,7 +191,7 @@ ComputeTimes compute_times(
         std::to_string(transformer.layers + transformer.encoder_layers) +
         " layers: describe the same model");
   }
-  const Rates rates = rates_of(cluster.device, job);
+  const Rates rates = rates_of(cluster.device, job, transformer);
   const auto time_of = [&](BlockKind kind) {
     return unit_time(
         block_work(transformer, kind, job), job, rates.linear, rates, true);

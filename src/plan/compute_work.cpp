@@ -1,7 +1,5 @@
 #include "plan/compute_work.h"
 
-#include "plan/constants.h"
-
 namespace fsdp::plan {
 
 namespace {
@@ -55,48 +53,80 @@ void add_mlp_linears(
   linears.push_back(down);
 }
 
-/// Reads and writes of elements per token, forward and backward.
+/// Elements that are read and written per token, in units of two bytes as the
+/// kernels of bfloat16 training move them: what eager mode computes in fp32
+/// counts twice.
 struct Elements {
   double forward = 0;
   double backward = 0;
 
-  void add(double read_and_written, double backward_too) {
-    forward += read_and_written;
-    backward += backward_too;
+  void add(double forward_too, double backward_too, double times = 1) {
+    forward += forward_too * times;
+    backward += backward_too * times;
   }
 };
 
-/// Every operation reads its inputs and writes its outputs once.
+/// LayerNorm is one kernel in eager mode, RMSNorm eight.
+void add_norms(
+    Elements& elements, const Transformer& t, double hidden, bool compiled) {
+  if (t.norm == Norm::kLayerNorm) {
+    elements.add(2 * hidden, 6 * hidden);
+  } else if (compiled) {
+    elements.add(2 * hidden, 4 * hidden);
+  } else {
+    elements.add(18 * hidden, 36 * hidden);
+  }
+}
+
+void add_activation(
+    Elements& elements, const Transformer& t, double ffn, bool compiled) {
+  if (t.mlp == Mlp::kPlain) {
+    elements.add(2 * ffn, 4 * ffn);
+  } else if (compiled) {
+    elements.add(3 * ffn, 5 * ffn);
+  } else {
+    elements.add(5 * ffn, 9 * ffn);
+  }
+}
+
 Elements block_elements(
     const Transformer& t, BlockKind kind, const Widths& w, const Job& job) {
   const double attentions = kind == BlockKind::kWithCrossAttention ? 2 : 1;
   const double mlps = t.experts > 0 ? number(t.experts_per_token) : 1;
   Elements elements;
   for (int i = 0; i < attentions + 1; ++i) {
-    elements.add(2 * w.hidden, 4 * w.hidden); // norm
-    elements.add(3 * w.hidden, 2 * w.hidden); // residual
+    add_norms(elements, t, w.hidden, job.compiled);
+    elements.add(3 * w.hidden, 3 * w.hidden); // residual
   }
-  if (t.mlp == Mlp::kGated) {
-    elements.add(5 * mlps * w.ffn, 8 * mlps * w.ffn); // silu, product
-  } else {
-    elements.add(2 * mlps * w.ffn, 3 * mlps * w.ffn); // gelu
+  add_activation(elements, t, mlps * w.ffn, job.compiled);
+  const bool rotates = t.positions == 0 && t.relative_buckets == 0;
+  if (rotates) {
+    const double copies = job.compiled ? 2 : 10;
+    elements.add(
+        copies * (w.query + w.key), copies * (w.query + w.key), attentions);
   }
-  if (t.positions == 0) {
-    const double rotated = 2 * (w.query + w.key);
-    elements.add(rotated, rotated);
-  }
+  // Gradients of q, k and v are put together, those of biases summed.
+  const double joined = t.norm == Norm::kLayerNorm ? 8 : job.compiled ? 2 : 6;
+  elements.add(0, joined * w.hidden, attentions);
   if (!job.fused_attention) {
-    // Scale, mask, softmax over a row of scores for every head.
-    const double scores = number(t.heads) * number(job.seq_len) * attentions;
-    elements.add(6 * scores, 8 * scores);
+    // Scale, mask and softmax over a row of scores of every head.
+    const double scores = number(t.heads) * number(job.seq_len);
+    elements.add(6 * scores, 8 * scores, attentions);
   }
   return elements;
 }
 
-/// Norms in eager mode compute in fp32 and so on: what a compiler fuses away.
-double bytes_of(double elements, const Job& job) {
-  const double share = job.compiled ? double{kCompiledBytes} : 1;
-  return elements * static_cast<double>(size_of(job.precision.compute)) * share;
+/// Casts to fp8: the largest value is looked for, then the tensor cast; the
+/// backward does so for gradients, and makes transposed copies.
+void add_fp8_casts(BlockWork& work) {
+  double inputs = 0;
+  double outputs = 0;
+  for (const Linear& linear : work.linears) {
+    inputs += linear.in * linear.count * linear.token_share;
+    outputs += linear.out * linear.count * linear.token_share;
+  }
+  work.forward_bytes += 5 * inputs;
+  work.backward_bytes += 3 * inputs + 8 * outputs;
 }
 
 } // namespace
@@ -128,8 +158,12 @@ BlockWork block_work(
   work.attention_flops = self + (crosses ? unmasked : 0);
   work.attention_flops_unmasked = unmasked * (crosses ? 2 : 1);
   const Elements elements = block_elements(transformer, kind, w, job);
-  work.forward_bytes = bytes_of(elements.forward, job);
-  work.backward_bytes = bytes_of(elements.backward, job);
+  const auto element = static_cast<double>(size_of(job.precision.compute));
+  work.forward_bytes = elements.forward * element;
+  work.backward_bytes = elements.backward * element;
+  if (job.precision.fp8_matmuls) {
+    add_fp8_casts(work);
+  }
   return work;
 }
 
@@ -140,9 +174,9 @@ BlockWork head_work(const Transformer& transformer, const Job& job) {
   BlockWork work;
   work.linears.push_back({.in = hidden, .out = vocab});
   // Logits are read, written in fp32, read and written by log_softmax; the
-  // backward reads those, writes the gradient and casts it.
-  work.forward_bytes = vocab * (element + 12) + hidden * 2 * element;
-  work.backward_bytes = vocab * (element + 12) + hidden * 4 * element;
+  // backward reads and writes those twice, and casts. Then the final norm.
+  work.forward_bytes = vocab * (element + 12) + hidden * 3 * element;
+  work.backward_bytes = vocab * (element + 20) + hidden * 6 * element;
   return work;
 }
 

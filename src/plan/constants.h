@@ -23,15 +23,8 @@ struct Constant {
   constexpr operator double() const { return value; }
 };
 
-// Rates.
+// Products of matrices.
 
-inline constexpr Constant kMatmulShare{
-    "share of the best matrix product",
-    0.90,
-    "1",
-    Origin::kFitted,
-    "a block's products are smaller than the best shape, and kernels start and "
-    "end between them"};
 inline constexpr Constant kBestMatmulOfPeak{
     "best matrix product over the data sheet's peak",
     0.80,
@@ -39,24 +32,20 @@ inline constexpr Constant kBestMatmulOfPeak{
     Origin::kCited,
     "stas00/ml-engineering MAMF: H100 794.5 of 989; for devices that nobody "
     "measured"};
-inline constexpr Constant kAttentionShare{
-    "share of the best matrix product, fused attention",
-    0.60,
+inline constexpr Constant kSustainedShare{
+    "long-run rate over the best matrix product, Hopper and later",
+    0.907,
     "1",
     Origin::kFitted,
-    "softmax between the two products of a tile"};
-inline constexpr Constant kMemoryShare{
-    "share of the memory bandwidth",
-    0.90,
-    "1",
-    Origin::kCited,
-    "Calculon: HBM efficiency from 100 MB on"};
-inline constexpr Constant kCompiledBytes{
-    "elementwise bytes left by a compiler that fuses",
-    0.50,
-    "1",
+    "training for minutes is limited by power, the best product of a short "
+    "test is not"};
+inline constexpr Constant kHalfRateLength{
+    "length of the inner dimension at which a product reaches half its rate",
+    270,
+    "elements",
     Origin::kFitted,
-    "norms, activations and residuals in one pass over memory"};
+    "filling and draining a tile's pipeline and its epilogue cost as much as "
+    "so many steps along the inner dimension"};
 
 /// Share of the rate that a product of so many FLOPs reaches (Calculon: .1
 /// below 1 GFLOP, .6 at 1, .9 at 16, .95 from 128 on).
@@ -72,12 +61,79 @@ inline constexpr std::array<MatmulSize, 4> kMatmulSizes{{
     {128e9, 0.95},
 }};
 
-inline constexpr Constant kContention{
+// Attention, of the device's peak.
+
+/// Of one generation of FlashAttention, on A100.
+struct AttentionShares {
+  Constant forward;
+  Constant backward;
+};
+
+inline constexpr AttentionShares kFlashAttention1{
+    {"FlashAttention 1, forward",
+     0.40,
+     "1",
+     Origin::kCited,
+     "FlashAttention-2 paper: 30 to 50 % of A100, the middle"},
+    {"FlashAttention 1, backward",
+     0.30,
+     "1",
+     Origin::kCited,
+     "FlashAttention-2 paper: 25 to 35 % of A100, the middle"}};
+inline constexpr AttentionShares kFlashAttention2{
+    {"FlashAttention 2, forward",
+     0.66,
+     "1",
+     Origin::kCited,
+     "FlashAttention-2 paper: 50 to 73 % of A100, inside the range"},
+    {"FlashAttention 2, backward",
+     0.57,
+     "1",
+     Origin::kCited,
+     "FlashAttention-2 paper: 50 to 63 % of A100, the middle"}};
+inline constexpr Constant kAttentionOnHopper{
+    "FlashAttention's share on Hopper over that on A100",
+    0.35 / 0.60,
+    "1",
+    Origin::kCited,
+    "FlashAttention-3 abstract: FlashAttention 2 reaches 35 % of H100, about "
+    "60 % of A100"};
+
+// Memory.
+
+inline constexpr Constant kMemoryShare{
+    "share of the memory bandwidth",
+    0.90,
+    "1",
+    Origin::kCited,
+    "Calculon: HBM efficiency from 100 MB on"};
+inline constexpr Constant kHostMemoryBandwidth{
+    "host memory bandwidth of one rank",
+    25e9,
+    "bytes/s",
+    Origin::kAssumed,
+    "a two-socket server's 200 GB/s over 8 ranks; only cpu_offload uses it"};
+
+// What running collectives take from the compute beside them.
+
+inline constexpr Constant kContentionProcessors{
     "compute rate that a running collective takes",
     0.15,
     "1",
     Origin::kFitted,
-    "NCCL's kernels occupy processors and memory bandwidth of the device"};
+    "NCCL's kernels hold about 16 of 108 processors"};
+inline constexpr Constant kContentionBytes{
+    "memory bytes that a collective moves for each byte it sends",
+    6.14,
+    "bytes/byte",
+    Origin::kFitted,
+    "hops through NCCL's buffers, copies in and out, cast, division"};
+inline constexpr Constant kMostContention{
+    "bound of the compute rate that collectives take",
+    0.95,
+    "1",
+    Origin::kAssumed,
+    "compute never stops altogether"};
 
 // Links.
 
@@ -100,13 +156,6 @@ inline constexpr Constant kHostShare{
     "1",
     Origin::kCited,
     "stas00/ml-engineering: 55.4 of 63 GB/s from host to H200"};
-inline constexpr Constant kHostMemoryBandwidth{
-    "host memory bandwidth of one rank",
-    25e9,
-    "bytes/s",
-    Origin::kAssumed,
-    "a two-socket server's 200 GB/s over 8 ranks; only cpu_offload uses it"};
-
 // NCCL's model of collectives (src/graph/tuning.cc at 5067397c), seconds.
 
 /// Latency in seconds of the start, of a hop inside a node and of one between
@@ -132,16 +181,22 @@ inline constexpr std::array<Protocol, 3> kTreeProtocols{{
 }};
 
 inline constexpr std::array kConstants{
-    &kMatmulShare,
     &kBestMatmulOfPeak,
-    &kAttentionShare,
+    &kSustainedShare,
+    &kHalfRateLength,
+    &kFlashAttention1.forward,
+    &kFlashAttention1.backward,
+    &kFlashAttention2.forward,
+    &kFlashAttention2.backward,
+    &kAttentionOnHopper,
     &kMemoryShare,
-    &kCompiledBytes,
-    &kContention,
+    &kHostMemoryBandwidth,
+    &kContentionProcessors,
+    &kContentionBytes,
+    &kMostContention,
     &kNodeLinkShare,
     &kNetworkShare,
     &kHostShare,
-    &kHostMemoryBandwidth,
 };
 
 } // namespace fsdp::plan

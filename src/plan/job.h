@@ -76,6 +76,7 @@ struct Job {
 
   Checkpointing checkpointing = Checkpointing::kNone;
   bool fused_attention = true; ///< no matrix of seq x seq is kept
+  int flash_generation = 2;    ///< of fused attention: FlashAttention 1 or 2
   bool compiled = false;       ///< elementwise operations are fused
   /// Units gathered ahead of the one that computes; 0: none.
   int prefetch_depth = 1;

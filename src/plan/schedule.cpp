@@ -1,5 +1,6 @@
 #include "plan/schedule.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "fsdp/error.h"
@@ -43,12 +44,12 @@ class UnitCollectives {
   void fill(ScheduledUnit& unit, double numel) const {
     const Precision& precision = job_.precision;
     const double reduced = numel * size(precision.reduce);
-    unit.unshard =
-        time(Collective::kAllGather, numel * size(precision.compute), shards_) +
-        host_copy(numel);
-    unit.reduce = time(Collective::kReduceScatter, reduced, shards_) +
-                  host_copy(numel);
-    unit.replicate = time(
+    unit.unshard = transfer(
+        Collective::kAllGather, numel * size(precision.compute), shards_);
+    unit.reduce = transfer(Collective::kReduceScatter, reduced, shards_);
+    unit.unshard.seconds += host_copy(numel);
+    unit.reduce.seconds += host_copy(numel);
+    unit.replicate = transfer(
         Collective::kAllReduce,
         reduced / static_cast<double>(shards_.ranks),
         replicas_);
@@ -59,12 +60,21 @@ class UnitCollectives {
     return static_cast<double>(size_of(dtype));
   }
 
-  double time(
+  Transfer transfer(
       Collective collective, double bytes, const RankGroup& group) const {
-    return (job_.transport == Transport::kSharedMemory
-                ? shared_memory_time(collective, bytes, group, device_)
-                : collective_time(collective, bytes, group, device_, factor_))
-        .seconds();
+    const bool shared = job_.transport == Transport::kSharedMemory;
+    const CollectiveTime time =
+        shared ? shared_memory_time(collective, bytes, group, device_)
+               : collective_time(collective, bytes, group, device_, factor_);
+    // The bytes that it moves through memory compete with the compute's.
+    if (time.sent <= 0 || !(device_.memory_bandwidth > 0)) {
+      return {time.seconds(), 0};
+    }
+    const double share = kContentionBytes * time.sent / time.seconds() /
+                         device_.memory_bandwidth;
+    return {
+        time.seconds(),
+        std::min(double{kMostContention}, kContentionProcessors + share)};
   }
 
   /// Of the rank's shard, to the device before a gather, back after a
@@ -125,7 +135,6 @@ Schedule make_schedule(
   schedule.prefetch_depth = job.prefetch_depth;
   schedule.passes = job.accumulation;
   schedule.sync_every_pass = job.sync_every_pass;
-  schedule.contention = kContention;
 
   const double bucket = static_cast<double>(conditions.bucket_bytes) /
                         static_cast<double>(size_of(job.precision.compute));

@@ -12,12 +12,18 @@
 
 namespace fsdp::plan {
 
+struct Transfer {
+  double seconds = 0;
+  /// Part of the compute rate that it takes while it runs; below 1.
+  double contention = 0;
+};
+
 struct ScheduledUnit {
   std::string name;
   UnitTime compute;
-  double unshard = 0;   ///< the all-gather
-  double reduce = 0;    ///< the reduce-scatter
-  double replicate = 0; ///< the all-reduce between replicas, after it
+  Transfer unshard;   ///< the all-gather
+  Transfer reduce;    ///< the reduce-scatter
+  Transfer replicate; ///< the all-reduce between replicas, after it
 };
 
 struct Schedule {
@@ -33,8 +39,6 @@ struct Schedule {
   std::int64_t prefetch_depth = 1;
   std::int64_t passes = 1; ///< of accumulation
   bool sync_every_pass = true;
-  /// Part of the compute rate that a running collective takes.
-  double contention = 0;
 };
 
 /// What is asked beside the job.

@@ -8,9 +8,11 @@ namespace fsdp::plan {
 
 namespace {
 
+/// A collective on its stream.
 struct Interval {
   double start = 0;
   double end = 0;
+  double rate = 1; ///< of the compute beside it
 };
 
 struct PassTotals {
@@ -39,7 +41,7 @@ class Pass {
     const ScheduledUnit* unit = nullptr;
     double recompute = 0;
     double seconds = 0;
-    double unshard = 0;
+    Transfer unshard;
     bool is_reduced = false;
   };
 
@@ -51,11 +53,11 @@ class Pass {
         schedule_.root.unshard);
     std::vector<Stage> stages;
     stages.reserve(schedule_.blocks.size() + 2);
-    stages.push_back({&schedule_.root, 0, schedule_.embedding.forward});
+    stages.push_back({&schedule_.root, 0, schedule_.embedding.forward, {}, false});
     for (const ScheduledUnit& block : schedule_.blocks) {
-      stages.push_back({&block, 0, block.compute.forward, block.unshard});
+      stages.push_back({&block, 0, block.compute.forward, block.unshard, false});
     }
-    stages.push_back({&schedule_.root, 0, schedule_.head.forward});
+    stages.push_back({&schedule_.root, 0, schedule_.head.forward, {}, false});
     run_stages(stages, "forward");
   }
 
@@ -65,7 +67,9 @@ class Pass {
     stages.push_back(
         {&schedule_.root,
          schedule_.head.recompute,
-         schedule_.head.backward});
+         schedule_.head.backward,
+         {},
+         false});
     const bool regathers = schedule_.reshard_after_forward;
     for (auto block = schedule_.blocks.rbegin();
          block != schedule_.blocks.rend();
@@ -74,14 +78,14 @@ class Pass {
           {&*block,
            block->compute.recompute,
            block->compute.backward,
-           regathers ? block->unshard : 0,
+           regathers ? block->unshard : Transfer{},
            true});
     }
     stages.push_back(
         {&schedule_.root,
          schedule_.embedding.recompute,
          schedule_.embedding.backward,
-         0,
+         {},
          true});
     run_stages(stages, "backward");
   }
@@ -109,7 +113,7 @@ class Pass {
   }
 
   void gather(const std::vector<Stage>& stages, std::size_t i) {
-    if (stages[i].unshard > 0) {
+    if (stages[i].unshard.seconds > 0) {
       gathered_[i] = communicate(
           Category::kUnshard, "all_gather", *stages[i].unit, stages[i].unshard);
     }
@@ -125,14 +129,14 @@ class Pass {
       Category category,
       const char* name,
       const ScheduledUnit& unit,
-      double seconds) {
-    if (seconds <= 0) {
+      const Transfer& transfer) {
+    if (transfer.seconds <= 0) {
       return compute_free_;
     }
     const double start = std::max(link_free_, compute_free_);
-    link_free_ = start + seconds;
-    totals_.communication += seconds;
-    in_flight_.push_back({start, link_free_});
+    link_free_ = start + transfer.seconds;
+    totals_.communication += transfer.seconds;
+    in_flight_.push_back({start, link_free_, 1 - transfer.contention});
     record(category, name, unit, start, link_free_);
     return link_free_;
   }
@@ -150,7 +154,6 @@ class Pass {
 
   /// Every collective that can run meanwhile has been issued before.
   double end_of(double at, double work) {
-    const double rate = 1 - schedule_.contention;
     for (; first_in_flight_ < in_flight_.size(); ++first_in_flight_) {
       const Interval& link = in_flight_[first_in_flight_];
       if (link.end <= at) {
@@ -162,9 +165,9 @@ class Pass {
       }
       work -= before;
       at += before;
-      const double done = (link.end - at) * rate;
+      const double done = (link.end - at) * link.rate;
       if (work <= done) {
-        return at + work / rate;
+        return at + work / link.rate;
       }
       work -= done;
       at = link.end;

@@ -45,11 +45,11 @@ TEST(Schedule, EachStrategyHasItsCollectives) {
           .seconds();
     };
     EXPECT_DOUBLE_EQ(
-        unit.unshard, seconds(Collective::kAllGather, 2 * numel, shard));
+        unit.unshard.seconds, seconds(Collective::kAllGather, 2 * numel, shard));
     EXPECT_DOUBLE_EQ(
-        unit.reduce, seconds(Collective::kReduceScatter, 4 * numel, shard));
+        unit.reduce.seconds, seconds(Collective::kReduceScatter, 4 * numel, shard));
     EXPECT_DOUBLE_EQ(
-        unit.replicate,
+        unit.replicate.seconds,
         seconds(
             Collective::kAllReduce,
             4 * numel / static_cast<double>(shard.ranks),
@@ -133,11 +133,11 @@ TEST(Schedule, OffloadCopiesTheShardOverTheHostLink) {
   const ModelShape model = round_model(2, 2048);
   Job job = bf16_job();
   const Cluster cluster = round_cluster(1, 8);
-  const double plain = schedule_of(model, job, cluster).blocks[0].unshard;
+  const double plain = schedule_of(model, job, cluster).blocks[0].unshard.seconds;
   job.cpu_offload = true;
   const double shard_bytes = 4 * 12.0 * 2048 * 2048 / 8;
   EXPECT_NEAR(
-      schedule_of(model, job, cluster).blocks[0].unshard - plain,
+      schedule_of(model, job, cluster).blocks[0].unshard.seconds - plain,
       shard_bytes / (0.88 * 60e9),
       1e-12);
   Cluster hostless = cluster;

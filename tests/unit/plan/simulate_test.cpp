@@ -26,8 +26,8 @@ Schedule even_schedule(
     ScheduledUnit unit;
     unit.name = "blocks." + std::to_string(i);
     unit.compute = {forward, 0, 2 * forward};
-    unit.unshard = unshard;
-    unit.reduce = reduce;
+    unit.unshard.seconds = unshard;
+    unit.reduce.seconds = reduce;
     schedule.blocks.push_back(unit);
   }
   return schedule;
@@ -71,9 +71,9 @@ class RandomSchedules {
   ScheduledUnit unit(const std::string& name) {
     ScheduledUnit unit;
     unit.name = name;
-    unit.unshard = 0.5 * pick(7);
-    unit.reduce = 0.5 * pick(7);
-    unit.replicate = pick(3) == 0 ? 0.5 * pick(5) : 0;
+    unit.unshard.seconds = 0.5 * pick(7);
+    unit.reduce.seconds = 0.5 * pick(7);
+    unit.replicate.seconds = pick(3) == 0 ? 0.5 * pick(5) : 0;
     return unit;
   }
 
@@ -115,14 +115,14 @@ Operations operations_of(const Schedule& s, bool reduces) {
   const int count = static_cast<int>(s.blocks.size());
   const int depth = static_cast<int>(s.prefetch_depth);
   const std::size_t begin = ops.add(false, 0, {});
-  const std::size_t root = ops.add(true, s.root.unshard, {begin});
+  const std::size_t root = ops.add(true, s.root.unshard.seconds, {begin});
 
   std::map<int, std::size_t> gathers;
   std::map<int, std::size_t> computes;
   // Turn 0 is the embedding, turn i + 1 block i, the last one the head.
   const auto gather_forward = [&](int turn, std::size_t after) {
     if (turn >= 1 && turn <= count) {
-      gathers[turn] = ops.add(true, s.blocks[turn - 1].unshard, {after});
+      gathers[turn] = ops.add(true, s.blocks[turn - 1].unshard.seconds, {after});
     }
   };
   for (int turn = 0; turn <= depth; ++turn) {
@@ -143,7 +143,7 @@ Operations operations_of(const Schedule& s, bool reduces) {
   gathers.clear();
   const auto gather_backward = [&](int turn, std::size_t after) {
     if (turn >= 1 && turn <= count && s.reshard_after_forward) {
-      gathers[turn] = ops.add(true, s.blocks[count - turn].unshard, {after});
+      gathers[turn] = ops.add(true, s.blocks[count - turn].unshard.seconds, {after});
     }
   };
   for (int turn = 0; turn <= depth; ++turn) {
@@ -159,7 +159,7 @@ Operations operations_of(const Schedule& s, bool reduces) {
     const std::size_t done =
         ops.add(false, time.recompute + time.backward, {needs});
     if (reduces && turn > 0) {
-      ops.add(true, unit.reduce + unit.replicate, {done});
+      ops.add(true, unit.reduce.seconds + unit.replicate.seconds, {done});
     }
     gather_backward(turn + 1 + depth, done);
   }
@@ -202,7 +202,7 @@ TEST(Simulate, WithoutPrefetchEveryGatherIsExposed) {
 TEST(Simulate, TheSecondGatherAheadHidesUnevenBlocks) {
   // A large block behind two small ones: one unit ahead is not enough.
   Schedule schedule = even_schedule(3, 1, 2, 0, 1);
-  schedule.blocks[2].unshard = 4;
+  schedule.blocks[2].unshard.seconds = 4;
   schedule.reshard_after_forward = false;
   // 1, 2 computed at 3 and 5; the gather of block 2 begins when block 0 is over
   // (its turn 0 is the empty embedding).
@@ -215,7 +215,7 @@ TEST(Simulate, TheSecondGatherAheadHidesUnevenBlocks) {
 
 TEST(Simulate, ReplicasAreReducedAfterTheShards) {
   Schedule schedule = even_schedule(1, 0, 1, 2);
-  schedule.blocks[0].replicate = 5;
+  schedule.blocks[0].replicate.seconds = 5;
   const SimulatedStep step = simulate(schedule);
   EXPECT_NEAR(step.seconds, 3 + 2 + 5, kNear);
   ASSERT_EQ(step.events.size(), 4U);
@@ -237,7 +237,9 @@ TEST(Simulate, ContentionSlowsComputeWhileACollectiveRuns) {
   // seconds, 1 second lost.
   Schedule schedule = even_schedule(2, 2, 2, 0);
   const double free = simulate(schedule).seconds;
-  schedule.contention = 0.5;
+  for (ScheduledUnit& unit : schedule.blocks) {
+    unit.unshard.contention = 0.5;
+  }
   const SimulatedStep step = simulate(schedule);
   EXPECT_NEAR(step.contention, 2, kNear); // as much in the forward
   EXPECT_GT(step.seconds, free);
@@ -248,7 +250,13 @@ TEST(Simulate, StaysBetweenTheLongerStreamAndTheirSum) {
   RandomSchedules schedules(11);
   for (int i = 0; i < 3000; ++i) {
     Schedule schedule = schedules.next();
-    schedule.contention = 0.1 * schedules.pick(10);
+    const auto contend = [&](ScheduledUnit& unit) {
+      unit.unshard.contention = 0.1 * schedules.pick(10);
+      unit.reduce.contention = 0.1 * schedules.pick(10);
+      unit.replicate.contention = 0.1 * schedules.pick(10);
+    };
+    contend(schedule.root);
+    std::ranges::for_each(schedule.blocks, contend);
     const SimulatedStep step = simulate(schedule);
     SCOPED_TRACE("schedule " + std::to_string(i));
     ASSERT_GE(
@@ -280,9 +288,9 @@ TEST(Simulate, ASlowerLinkNeverSpeedsUp) {
     const Schedule fast = schedules.next();
     Schedule slow = fast;
     const auto stretch = [](ScheduledUnit& unit) {
-      unit.unshard *= 1.3;
-      unit.reduce *= 1.3;
-      unit.replicate *= 1.3;
+      unit.unshard.seconds *= 1.3;
+      unit.reduce.seconds *= 1.3;
+      unit.replicate.seconds *= 1.3;
     };
     stretch(slow.root);
     std::ranges::for_each(slow.blocks, stretch);
@@ -313,7 +321,7 @@ TEST(Simulate, HoldsAtMostDepthAndOneUnits) {
     }
     // A unit that computes nothing, or gathers nothing, has no such pair.
     const auto is_whole = [](const ScheduledUnit& unit) {
-      return unit.unshard > 0 && unit.compute.forward > 0 &&
+      return unit.unshard.seconds > 0 && unit.compute.forward > 0 &&
              unit.compute.backward > 0;
     };
     if (!std::ranges::all_of(schedule.blocks, is_whole)) {
