@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/plan_command.h"
 #include "cli/run_command.h"
 #include "cli/suggestion.h"
 #ifdef FSDP_CLI_HAS_TRAIN
@@ -172,6 +173,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   int status = 0;
   fsdp::cli::register_run(app, program, status);
+  fsdp::cli::register_plan(app);
 #ifdef FSDP_CLI_HAS_TRAIN
   fsdp::cli::register_train(app);
 #endif
