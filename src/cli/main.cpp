@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/plan_command.h"
 #include "cli/run_command.h"
 #include "cli/simulate_command.h"
 #include "cli/suggestion.h"
@@ -174,6 +175,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   int status = 0;
   fsdp::cli::register_run(app, program, status);
+  fsdp::cli::register_plan(app);
   fsdp::cli::register_simulate(app);
   fsdp::cli::register_trace(app);
 #ifdef FSDP_CLI_HAS_TRAIN

@@ -40,7 +40,7 @@ std::int64_t gathered_bytes(const UnitShape& unit, DType compute) {
   Count total = 0;
   for (const ParamShape& param : unit.params) {
     const Count bytes =
-        Count(param.numel()) * size_of(compute) + kAlignment - 1;
+        Count(param.numel()) * size_of(compute) + (kAlignment - 1);
     total += bytes.value() / kAlignment * kAlignment;
   }
   return total.value();
