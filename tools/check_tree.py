@@ -24,6 +24,7 @@ TEXT_NAMES = {"run", "mutate", "LICENSE", ".gitignore", ".clang-format"}
 LAYERS = {
     "core": set(),
     "checkpoint": {"core"},
+    "plan": {"core"},
     "env": {"core"},
     "comm": {"core"},
     "comm/c10d": {"core", "env", "comm"},
@@ -31,9 +32,9 @@ LAYERS = {
     "runtime": {"core", "comm", "comm/c10d"},
     "optim": {"core", "comm", "comm/c10d", "runtime"},
     "train": {"core", "comm", "comm/c10d", "runtime", "optim"},
-    "cli": {"core", "env", "launch", "comm", "comm/c10d", "runtime", "optim", "train"},
+    "cli": {"core", "checkpoint", "plan", "env", "launch", "comm", "comm/c10d", "runtime", "optim", "train"},
 }
-WITHOUT_TORCH = ("src/core/", "src/env/", "src/comm/", "src/launch/", "src/checkpoint/")
+WITHOUT_TORCH = ("src/core/", "src/env/", "src/comm/", "src/launch/", "src/checkpoint/", "src/plan/")
 WITH_TORCH = ("src/comm/c10d/",)
 
 # The library never prints and never ends the process. src/cli is a program.

@@ -9,8 +9,11 @@
 #include <string>
 #include <vector>
 
+#include "cli/plan_command.h"
 #include "cli/run_command.h"
+#include "cli/simulate_command.h"
 #include "cli/suggestion.h"
+#include "cli/trace_command.h"
 #ifdef FSDP_CLI_HAS_TRAIN
 #include "cli/dryrun_command.h"
 #include "cli/train_command.h"
@@ -173,6 +176,9 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   int status = 0;
   fsdp::cli::register_run(app, program, status);
+  fsdp::cli::register_plan(app);
+  fsdp::cli::register_simulate(app);
+  fsdp::cli::register_trace(app);
 #ifdef FSDP_CLI_HAS_TRAIN
   fsdp::cli::register_train(app);
   fsdp::cli::register_dryrun(app);

@@ -21,6 +21,9 @@ struct Device {
   double peak_fp32 = 0;
   double peak_fp8 = 0;
   double best_matmul_bf16 = 0; ///< measured, of any shape
+  /// Matrix units that power limits in a long run, and that FlashAttention 1
+  /// and 2 use in part only.
+  bool is_hopper_or_later = false;
   double memory_bytes = 0;
   double memory_bandwidth = 0;
   double node_bandwidth = 0;    ///< to the other devices of a host

@@ -12,10 +12,10 @@ namespace fsdp::plan {
 
 /// FSDP1's names; FSDP2 has them as reshard_after_forward and a 2-D mesh.
 enum class Strategy : std::uint8_t {
-  kNoShard,         ///< replicas (DDP)
-  kShardGradOp,     ///< ZeRO-2: parameters stay gathered from forward to backward
-  kFullShard,       ///< ZeRO-3
-  kHybridShard,     ///< kFullShard in a group, replicas between groups
+  kNoShard,     ///< replicas (DDP)
+  kShardGradOp, ///< ZeRO-2: parameters stay gathered from forward to backward
+  kFullShard,   ///< ZeRO-3
+  kHybridShard, ///< kFullShard in a group, replicas between groups
   kHybridShardZero2 ///< kShardGradOp in a group, replicas between groups
 };
 
@@ -31,6 +31,14 @@ enum class OptimizerKind : std::uint8_t { kAdamW, kSgd, kSgdMomentum };
 enum class Transport : std::uint8_t {
   kCollectives,  ///< messages between ranks (NCCL, Gloo)
   kSharedMemory, ///< libfsdp's published copy on one host
+};
+
+/// Whose buffers and messages are counted.
+enum class Runtime : std::uint8_t {
+  kLibfsdp, ///< uneven pieces; gradients travel in the compute dtype where the
+            ///< sum widens them
+  kFsdp2,   ///< PyTorch over NCCL: pieces padded to equal sizes, gradients
+            ///< travel in the reduce dtype, gathers are copied out
 };
 
 struct Precision {
@@ -57,6 +65,7 @@ struct Job {
   Precision precision;
   OptimizerKind optimizer = OptimizerKind::kAdamW;
   Transport transport = Transport::kCollectives;
+  Runtime runtime = Runtime::kLibfsdp;
   bool cpu_offload = false; ///< shards, gradients, optimizer on the host
 
   std::int64_t micro_batch = 1; ///< sequences of a rank and pass
@@ -67,6 +76,7 @@ struct Job {
 
   Checkpointing checkpointing = Checkpointing::kNone;
   bool fused_attention = true; ///< no matrix of seq x seq is kept
+  int flash_generation = 2;    ///< of fused attention: FlashAttention 1 or 2
   bool compiled = false;       ///< elementwise operations are fused
   /// Units gathered ahead of the one that computes; 0: none.
   int prefetch_depth = 1;
@@ -84,5 +94,7 @@ void check(const Job& job, const Cluster& cluster);
 std::string_view name_of(Strategy strategy); ///< "full_shard", ...
 std::string_view name_of(Checkpointing checkpointing);
 std::string_view name_of(OptimizerKind optimizer);
+std::string_view name_of(Runtime runtime);
+std::string_view name_of(Transport transport);
 
 } // namespace fsdp::plan

@@ -19,21 +19,30 @@ struct MemoryEstimate {
   /// parameter up to shard_ranks rows (FSDP2). libfsdp gathers uneven pieces
   /// and adds none.
   std::int64_t padding = 0;
-  std::int64_t gathered = 0;  ///< peak: root, current and prefetched units
-  std::int64_t reduction = 0; ///< peak of the buffers of reductions
+  std::int64_t gathered = 0;       ///< peak: root, current and prefetched units
+  std::int64_t reduction = 0;      ///< peak of the buffers of reductions
   std::int64_t full_gradients = 0; ///< not yet reduced: of one unit, or of all
                                    ///< while passes are not synchronised
-  std::int64_t logits = 0; ///< with their gradient and the loss in fp32
+  std::int64_t logits = 0;         ///< with their gradient and the loss in fp32
   std::int64_t activations = 0;
   std::int64_t overhead = 0; ///< device context, communicator, allocator
   /// A published copy in the host's memory, all ranks of the host together.
   std::int64_t shared_per_node = 0;
   std::int64_t host = 0; ///< of the rank, with cpu_offload
+  /// Of gradients and full_gradients: what earlier passes of the step have left
+  /// when the last one computes its loss.
+  std::int64_t gradients_at_loss = 0;
+  std::int64_t full_gradients_at_loss = 0;
 
+  /// At the end of a pass's forward: activations and logits are there.
+  std::int64_t total_at_loss() const;
+  /// While units are reduced: activations go as gradients come.
+  std::int64_t total_in_backward() const;
   /// Bytes of the device at the worst moment.
   std::int64_t total() const;
 };
 
+/// Throws ConfigError as check() does, and for what 64 bits cannot count.
 MemoryEstimate estimate_memory(
     const ModelShape& model, const Job& job, const Cluster& cluster);
 

@@ -1,0 +1,253 @@
+#include "cli/simulate_command.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/option_value.h"
+#include "cli/plan_options.h"
+#include "cli/units.h"
+#include "fsdp/error.h"
+#include "plan/chrome_trace.h"
+#include "plan/compute_time.h"
+#include "plan/schedule.h"
+#include "plan/simulate.h"
+
+namespace fsdp::cli {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr std::size_t kListedUnits = 8;
+constexpr const char* kJsonHelp = "Print one JSON document";
+constexpr double kMega = 1e6;
+
+constexpr const char* kFooter = R"(
+MFU counts 6 FLOPs a parameter and token and 12 x width x keys an attention, over
+the device's peak; HFU adds what checkpointing computes again. Every rank waits
+for the slowest, so a straggler's step is everybody's.
+
+  fsdp simulate --model llama3-8b --nodes 8 --gpus-per-node 8 --seq 8192
+  fsdp simulate --model llama3-8b --nodes 8 --slow-link 0.5 --trace step.json
+)";
+
+struct Flags {
+  CLI::Option* bucket = nullptr;
+  CLI::Option* slow_link = nullptr;
+  CLI::Option* straggler = nullptr;
+  CLI::Option* trace = nullptr;
+  CLI::Option* json = nullptr;
+};
+
+struct Result {
+  PlanRequest request;
+  plan::SimulatedStep step;
+  plan::Throughput throughput;
+};
+
+Flags add_flags(CLI::App& simulate) {
+  const auto add = [&](const char* name, const char* value, const char* help) {
+    return simulate.add_option(name, CLI::callback_t{}, help)
+        ->type_name(value)
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  };
+  Flags flags;
+  flags.bucket =
+      add("--bucket-mb",
+          "X",
+          "Merge neighbouring blocks into units of at least so many MB "
+          "(default: every block is a unit)");
+  flags.slow_link =
+      add("--slow-link",
+          "F",
+          "Links have this share of their bandwidth (default: 1)");
+  flags.straggler =
+      add("--straggler",
+          "F",
+          "One rank computes this many times as long (default: 1)");
+  flags.trace =
+      add("--trace", "FILE", "Write the timeline as a Chrome trace");
+  flags.json = simulate.add_flag("--json", kJsonHelp)
+                   ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  return flags;
+}
+
+std::optional<double> number_of(
+    const CLI::Option& option, double least, double most) {
+  const auto text = value_of(option);
+  if (!text) {
+    return std::nullopt;
+  }
+  const auto number = parse_real(*text);
+  if (!number || *number < least || *number > most) {
+    char range[64];
+    std::snprintf(range, sizeof(range), "%g to %g", least, most);
+    throw ConfigError(
+        name_of(option) + " is \"" + *text + "\": expected a number from " +
+        range);
+  }
+  return number;
+}
+
+plan::Conditions read_conditions(const Flags& flags) {
+  plan::Conditions conditions;
+  conditions.link_factor =
+      number_of(*flags.slow_link, 1e-6, 1).value_or(1);
+  conditions.straggler_factor =
+      number_of(*flags.straggler, 1, 1e6).value_or(1);
+  conditions.bucket_bytes = std::llround(
+      number_of(*flags.bucket, 0, 1e9).value_or(0) * kMega);
+  return conditions;
+}
+
+Result simulate(PlanRequest request, const plan::Conditions& conditions) {
+  const plan::ComputeTimes compute =
+      plan::compute_times(request.model, request.job, request.cluster);
+  const plan::Schedule schedule = plan::make_schedule(
+      request.model, request.job, request.cluster, compute, conditions);
+  Result result;
+  result.step = plan::simulate(schedule);
+  result.throughput = plan::throughput_of(
+      result.step, compute, request.job, request.cluster);
+  result.request = std::move(request);
+  return result;
+}
+
+/// Most exposed first.
+std::vector<plan::UnitExposure> ranked(const plan::SimulatedStep& step) {
+  std::vector<plan::UnitExposure> units = step.units;
+  std::ranges::stable_sort(
+      units, std::ranges::greater(), &plan::UnitExposure::seconds);
+  return units;
+}
+
+void print_line(const std::string& label, const std::string& value) {
+  std::cout << "  " << label << std::string(30 - label.size(), ' ') << value
+            << '\n';
+}
+
+std::string percent(double share) {
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.1f %%", 100 * share);
+  return text;
+}
+
+std::string with_share(double seconds, double whole) {
+  return seconds_text(seconds) + "  " +
+         percent(whole > 0 ? seconds / whole : 0);
+}
+
+void print(const Result& result) {
+  const plan::SimulatedStep& step = result.step;
+  const plan::Job& job = result.request.job;
+  const plan::Cluster& cluster = result.request.cluster;
+  std::cout << result.request.model.name << ", "
+            << name_of(job.strategy) << " on " << cluster.world_size() << " x "
+            << cluster.device.name << '\n';
+  print_line("step", seconds_text(step.seconds));
+  print_line(
+      "compute",
+      with_share(step.compute - step.optimizer, step.seconds));
+  print_line("optimizer", with_share(step.optimizer, step.seconds));
+  print_line("communication", with_share(step.communication, step.seconds));
+  print_line("exposed communication", with_share(step.exposed, step.seconds));
+  print_line(
+      "slowed by collectives", with_share(step.contention, step.seconds));
+  const auto ranks = static_cast<double>(cluster.world_size());
+  print_line(
+      "tokens a second",
+      count_text(result.throughput.tokens_per_second) + ", " +
+          count_text(result.throughput.tokens_per_second / ranks) +
+          " of a rank");
+  print_line("MFU", percent(result.throughput.mfu));
+  print_line("HFU", percent(result.throughput.hfu));
+  std::size_t listed = 0;
+  for (const plan::UnitExposure& unit : ranked(step)) {
+    if (unit.seconds() <= 1e-9 || listed == kListedUnits) {
+      break;
+    }
+    std::cout << (listed++ == 0 ? "most exposed units\n" : "") << "  "
+              << unit.unit << ": gathers " << seconds_text(unit.unshard)
+              << ", reductions " << seconds_text(unit.reduce) << '\n';
+  }
+}
+
+ordered_json to_json(const Result& result) {
+  const plan::SimulatedStep& step = result.step;
+  ordered_json units = ordered_json::array();
+  for (const plan::UnitExposure& unit : step.units) {
+    units.push_back(
+        {{"unit", unit.unit},
+         {"exposed_unshard_s", unit.unshard},
+         {"exposed_reduce_s", unit.reduce}});
+  }
+  return {
+      {"model", result.request.model.name},
+      {"device", result.request.cluster.device.name},
+      {"ranks", result.request.cluster.world_size()},
+      {"strategy", name_of(result.request.job.strategy)},
+      {"step_s", step.seconds},
+      {"compute_s", step.compute - step.optimizer},
+      {"optimizer_s", step.optimizer},
+      {"communication_s", step.communication},
+      {"exposed_s", step.exposed},
+      {"contention_s", step.contention},
+      {"tokens_per_second", result.throughput.tokens_per_second},
+      {"mfu", result.throughput.mfu},
+      {"hfu", result.throughput.hfu},
+      {"units", std::move(units)}};
+}
+
+void write_trace_file(
+    const std::string& path, const plan::SimulatedStep& step) {
+  std::ofstream file(path);
+  plan::write_trace(file, step.events);
+  file.close();
+  if (!file) {
+    throw DataError("--trace '" + path + "': cannot be written");
+  }
+}
+
+void run(const Flags& flags, const PlanOptions& options) {
+  const plan::Conditions conditions = read_conditions(flags);
+  const auto trace = value_of(*flags.trace);
+  const bool as_json = value_of(*flags.json).has_value();
+  const Result result = simulate(options.read(), conditions);
+  if (trace) {
+    write_trace_file(*trace, result.step);
+  }
+  if (as_json) {
+    std::cout << to_json(result).dump(2) << '\n';
+    return;
+  }
+  print(result);
+  if (trace) {
+    std::cout << "timeline in " << *trace;
+    if (result.step.passes_left_out > 0) {
+      std::cout << ", without the first " << result.step.passes_left_out
+                << " passes";
+    }
+    std::cout << '\n';
+  }
+}
+
+} // namespace
+
+void register_simulate(CLI::App& app) {
+  CLI::App* simulate = app.add_subcommand(
+      "simulate", "Simulate one step: what takes how long, what is exposed");
+  simulate->footer(kFooter);
+  const PlanOptions options(*simulate);
+  const Flags flags = add_flags(*simulate);
+  simulate->callback([flags, options] { run(flags, options); });
+}
+
+} // namespace fsdp::cli

@@ -1,0 +1,129 @@
+#include "cli/trace_command.h"
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "cli/option_value.h"
+#include "cli/units.h"
+#include "fsdp/error.h"
+#include "plan/chrome_trace.h"
+#include "plan/diagnose.h"
+
+namespace fsdp::cli {
+
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr std::size_t kListedUnits = 8;
+constexpr const char* kJsonHelp = "Print one JSON document";
+
+constexpr const char* kFooter = R"(
+FILE is a Chrome trace as `fsdp train --profile FILE` records it and
+`fsdp simulate --trace FILE` writes it; ui.perfetto.dev shows it.
+)";
+
+std::string share(double part, double whole) {
+  char text[32];
+  std::snprintf(
+      text, sizeof(text), "%.1f %%", whole > 0 ? 100 * part / whole : 0.0);
+  return text;
+}
+
+void print_line(
+    const std::string& label, double seconds, double whole) {
+  std::cout << label << std::string(26 - label.size(), ' ')
+            << seconds_text(seconds) << "  " << share(seconds, whole) << '\n';
+}
+
+void print(const plan::Diagnosis& diagnosis) {
+  const plan::BusyTimes& busy = diagnosis.times;
+  const double whole = busy.seconds();
+  std::cout << "rank " << diagnosis.rank;
+  if (diagnosis.num_ranks > 1) {
+    std::cout << ", which waits most of " << diagnosis.num_ranks;
+  }
+  std::cout << ": " << seconds_text(whole) << '\n';
+  print_line("  compute", busy.compute - busy.optimizer, whole);
+  print_line("  optimizer", busy.optimizer, whole);
+  print_line("  communication", busy.communication, whole);
+  print_line("    hidden by compute", busy.communication - diagnosis.exposed, whole);
+  print_line("    exposed, gathers", diagnosis.exposed_unshard, whole);
+  print_line("    exposed, reductions", diagnosis.exposed_reduce, whole);
+  print_line("  nothing runs", busy.idle, whole);
+  std::size_t listed = 0;
+  for (const plan::UnitExposure& unit : diagnosis.units) {
+    if (unit.seconds() <= 0 || listed == kListedUnits) {
+      break;
+    }
+    std::cout << (listed++ == 0 ? "most exposed units\n" : "") << "  "
+              << unit.unit << ": gathers " << seconds_text(unit.unshard)
+              << ", reductions " << seconds_text(unit.reduce) << '\n';
+  }
+  std::cout << "what to change\n";
+  for (const std::string& line : diagnosis.advice) {
+    std::cout << "  " << line << '\n';
+  }
+}
+
+ordered_json to_json(const plan::Diagnosis& diagnosis) {
+  const plan::BusyTimes& busy = diagnosis.times;
+  ordered_json units = ordered_json::array();
+  for (const plan::UnitExposure& unit : diagnosis.units) {
+    units.push_back(
+        {{"unit", unit.unit},
+         {"exposed_unshard_s", unit.unshard},
+         {"exposed_reduce_s", unit.reduce}});
+  }
+  return {
+      {"rank", diagnosis.rank},
+      {"ranks", diagnosis.num_ranks},
+      {"seconds", busy.seconds()},
+      {"compute_s", busy.compute - busy.optimizer},
+      {"optimizer_s", busy.optimizer},
+      {"communication_s", busy.communication},
+      {"exposed_s", diagnosis.exposed},
+      {"exposed_unshard_s", diagnosis.exposed_unshard},
+      {"exposed_reduce_s", diagnosis.exposed_reduce},
+      {"idle_s", busy.idle},
+      {"units", std::move(units)},
+      {"advice", diagnosis.advice}};
+}
+
+struct Flags {
+  CLI::Option* file = nullptr;
+  CLI::Option* json = nullptr;
+};
+
+} // namespace
+
+void register_trace(CLI::App& app) {
+  CLI::App* trace = app.add_subcommand(
+      "trace", "Say how much communication of a timeline is exposed, and why");
+  trace->footer(kFooter);
+  Flags flags;
+  flags.file = trace->add_option("file", CLI::callback_t{}, "The timeline")
+                   ->type_name("FILE");
+  flags.json = trace->add_flag("--json", kJsonHelp)
+                   ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  trace->callback([flags] {
+    if (flags.file->count() == 0) {
+      throw ConfigError("no file: expected fsdp trace FILE");
+    }
+    const bool as_json = value_of(*flags.json).has_value();
+    const plan::Diagnosis diagnosis =
+        plan::diagnose(plan::read_trace(flags.file->results().front()));
+    if (as_json) {
+      std::cout << to_json(diagnosis).dump(2) << '\n';
+    } else {
+      print(diagnosis);
+    }
+  });
+}
+
+} // namespace fsdp::cli

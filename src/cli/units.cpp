@@ -1,0 +1,119 @@
+#include "cli/units.h"
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+
+namespace fsdp::cli {
+
+namespace {
+
+struct Unit {
+  double scale;
+  const char* name;
+};
+
+/// Three digits of `value` in the largest unit of `units` (the largest first)
+/// that it reaches when rounded; whole numbers of the last one.
+template <std::size_t N>
+std::string scaled(double value, const std::array<Unit, N>& units) {
+  std::array<char, 64> text{};
+  for (const Unit& unit : units) {
+    const double number = value / unit.scale;
+    const bool last = &unit == &units.back();
+    if (std::abs(number) < 0.9995 && !last) {
+      continue;
+    }
+    const double size = std::abs(number);
+    const int decimals = size < 9.995 ? 2 : size < 99.95 ? 1 : 0;
+    std::snprintf(
+        text.data(),
+        text.size(),
+        "%.*f%s%s",
+        last && unit.scale == 1 ? 0 : decimals,
+        number,
+        *unit.name == '\0' ? "" : " ",
+        unit.name);
+    break;
+  }
+  return text.data();
+}
+
+double scale_of(char suffix) {
+  switch (suffix) {
+    case 'k':
+    case 'K':
+      return 1e3;
+    case 'm':
+    case 'M':
+      return 1e6;
+    case 'b':
+    case 'B':
+    case 'g':
+    case 'G':
+      return 1e9;
+    case 't':
+    case 'T':
+      return 1e12;
+    default:
+      return 1;
+  }
+}
+
+} // namespace
+
+std::optional<double> parse_real(std::string_view text) {
+  double value = 0;
+  const char* end = text.data() + text.size();
+  const auto result = std::from_chars(text.data(), end, value);
+  if (text.empty() || result.ec != std::errc() || result.ptr != end ||
+      !std::isfinite(value)) {
+    return std::nullopt;
+  }
+  return value;
+}
+
+std::optional<std::int64_t> parse_count(std::string_view text) {
+  std::int64_t whole = 0;
+  const char* end = text.data() + text.size();
+  const auto result = std::from_chars(text.data(), end, whole);
+  if (!text.empty() && result.ec == std::errc() && result.ptr == end) {
+    return whole < 0 ? std::nullopt : std::optional(whole);
+  }
+  const double scale = text.empty() ? 1 : scale_of(text.back());
+  if (scale > 1) {
+    text.remove_suffix(1);
+  }
+  const auto number = parse_real(text);
+  constexpr double kMost = 9.2e18; // of 64 bits
+  if (!number || *number < 0 || *number > kMost / scale) {
+    return std::nullopt;
+  }
+  return std::llround(*number * scale);
+}
+
+std::string bytes_text(double bytes) {
+  static constexpr std::array kUnits{
+      Unit{1e15, "PB"},
+      Unit{1e12, "TB"},
+      Unit{1e9, "GB"},
+      Unit{1e6, "MB"},
+      Unit{1e3, "kB"},
+      Unit{1, "B"}};
+  return scaled(bytes, kUnits);
+}
+
+std::string count_text(double count) {
+  static constexpr std::array kUnits{
+      Unit{1e12, "T"}, Unit{1e9, "B"}, Unit{1e6, "M"}, Unit{1, ""}};
+  return scaled(count, kUnits);
+}
+
+std::string seconds_text(double seconds) {
+  static constexpr std::array kUnits{
+      Unit{1, "s"}, Unit{1e-3, "ms"}, Unit{1e-6, "us"}};
+  return scaled(seconds, kUnits);
+}
+
+} // namespace fsdp::cli

@@ -1,0 +1,202 @@
+#pragma once
+// Every number of the time model that is neither a shape nor a data sheet's
+// figure of one device (device.h). "cited": the source prints it. "fitted":
+// chosen on published runs, with what it stands for. docs/planner.md has the
+// full references.
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+
+namespace fsdp::plan {
+
+enum class Origin : std::uint8_t { kCited, kFitted, kAssumed };
+
+struct Constant {
+  std::string_view name;
+  double value = 0;
+  std::string_view unit;
+  Origin origin = Origin::kCited;
+  std::string_view source; ///< where it is printed, or what it stands for
+
+  // NOLINTNEXTLINE(google-explicit-constructor): it is a number with a label
+  constexpr operator double() const { return value; }
+};
+
+// Products of matrices.
+
+inline constexpr Constant kBestMatmulOfPeak{
+    "best matrix product over the data sheet's peak",
+    0.80,
+    "1",
+    Origin::kCited,
+    "stas00/ml-engineering MAMF: H100 794.5 of 989; for devices that nobody "
+    "measured"};
+inline constexpr Constant kSustainedShare{
+    "long-run rate over the best matrix product, Hopper and later",
+    0.907,
+    "1",
+    Origin::kFitted,
+    "training for minutes is limited by power, the best product of a short "
+    "test is not"};
+inline constexpr Constant kHalfRateLength{
+    "length of the inner dimension at which a product reaches half its rate",
+    270,
+    "elements",
+    Origin::kFitted,
+    "filling and draining a tile's pipeline and its epilogue cost as much as "
+    "so many steps along the inner dimension"};
+
+/// Share of the rate that a product of so many FLOPs reaches (Calculon: .1
+/// below 1 GFLOP, .6 at 1, .9 at 16, .95 from 128 on).
+struct MatmulSize {
+  double flops = 0;
+  double share = 0;
+};
+
+inline constexpr std::array<MatmulSize, 4> kMatmulSizes{{
+    {0.25e9, 0.1},
+    {1e9, 0.6},
+    {16e9, 0.9},
+    {128e9, 0.95},
+}};
+
+// Attention, of the device's peak.
+
+/// Of one generation of FlashAttention, on A100.
+struct AttentionShares {
+  Constant forward;
+  Constant backward;
+};
+
+inline constexpr AttentionShares kFlashAttention1{
+    {"FlashAttention 1, forward",
+     0.40,
+     "1",
+     Origin::kCited,
+     "FlashAttention-2 paper: 30 to 50 % of A100, the middle"},
+    {"FlashAttention 1, backward",
+     0.30,
+     "1",
+     Origin::kCited,
+     "FlashAttention-2 paper: 25 to 35 % of A100, the middle"}};
+inline constexpr AttentionShares kFlashAttention2{
+    {"FlashAttention 2, forward",
+     0.66,
+     "1",
+     Origin::kCited,
+     "FlashAttention-2 paper: 50 to 73 % of A100, inside the range"},
+    {"FlashAttention 2, backward",
+     0.57,
+     "1",
+     Origin::kCited,
+     "FlashAttention-2 paper: 50 to 63 % of A100, the middle"}};
+inline constexpr Constant kAttentionOnHopper{
+    "FlashAttention's share on Hopper over that on A100",
+    0.35 / 0.60,
+    "1",
+    Origin::kCited,
+    "FlashAttention-3 abstract: FlashAttention 2 reaches 35 % of H100, about "
+    "60 % of A100"};
+
+// Memory.
+
+inline constexpr Constant kMemoryShare{
+    "share of the memory bandwidth",
+    0.90,
+    "1",
+    Origin::kCited,
+    "Calculon: HBM efficiency from 100 MB on"};
+inline constexpr Constant kHostMemoryBandwidth{
+    "host memory bandwidth of one rank",
+    25e9,
+    "bytes/s",
+    Origin::kAssumed,
+    "a two-socket server's 200 GB/s over 8 ranks; only cpu_offload uses it"};
+
+// What running collectives take from the compute beside them.
+
+inline constexpr Constant kContentionProcessors{
+    "compute rate that a running collective takes",
+    0.15,
+    "1",
+    Origin::kFitted,
+    "NCCL's kernels hold about 16 of 108 processors"};
+inline constexpr Constant kContentionBytes{
+    "memory bytes that a collective moves for each byte it sends",
+    6.14,
+    "bytes/byte",
+    Origin::kFitted,
+    "hops through NCCL's buffers, copies in and out, cast, division"};
+inline constexpr Constant kMostContention{
+    "bound of the compute rate that collectives take",
+    0.95,
+    "1",
+    Origin::kAssumed,
+    "compute never stops altogether"};
+
+// Links.
+
+inline constexpr Constant kNodeLinkShare{
+    "share of the link inside a node",
+    0.80,
+    "1",
+    Origin::kCited,
+    "stas00/ml-engineering: 8 x H200 ring 361 to 367 of 450 GB/s, 8 x A100 235 "
+    "to 240 of 300"};
+inline constexpr Constant kNetworkShare{
+    "share of the network's bandwidth",
+    0.90,
+    "1",
+    Origin::kCited,
+    "Calculon: InfiniBand efficiency of its A100 and H100 systems"};
+inline constexpr Constant kHostShare{
+    "share of the link to the host",
+    0.88,
+    "1",
+    Origin::kCited,
+    "stas00/ml-engineering: 55.4 of 63 GB/s from host to H200"};
+// NCCL's model of collectives (src/graph/tuning.cc at 5067397c), seconds.
+
+/// Latency in seconds of the start, of a hop inside a node and of one between
+/// nodes; share of the bus bandwidth that the protocol reaches.
+struct Protocol {
+  std::string_view name;
+  double base = 0;
+  double node_hop = 0;
+  double network_hop = 0;
+  double bandwidth_share = 1;
+};
+
+inline constexpr std::array<Protocol, 3> kRingProtocols{{
+    {"LL", 6.6e-6, 0.6e-6, 2.7e-6, 0.5},
+    {"LL128", 14e-6, 1.9e-6, 4.0e-6, 0.92},
+    {"Simple", 8.4e-6, 3.4e-6, 14e-6, 1.0},
+}};
+/// A tree reaches 0.92 of a ring's bandwidth.
+inline constexpr std::array<Protocol, 3> kTreeProtocols{{
+    {"LL", 6.8e-6, 0.6e-6, 5.0e-6, 0.5 * 0.92},
+    {"LL128", 14e-6, 1.25e-6, 8.5e-6, 0.92 * 0.92},
+    {"Simple", 8.4e-6, 4.0e-6, 14e-6, 0.92},
+}};
+
+inline constexpr std::array kConstants{
+    &kBestMatmulOfPeak,
+    &kSustainedShare,
+    &kHalfRateLength,
+    &kFlashAttention1.forward,
+    &kFlashAttention1.backward,
+    &kFlashAttention2.forward,
+    &kFlashAttention2.backward,
+    &kAttentionOnHopper,
+    &kMemoryShare,
+    &kHostMemoryBandwidth,
+    &kContentionProcessors,
+    &kContentionBytes,
+    &kMostContention,
+    &kNodeLinkShare,
+    &kNetworkShare,
+    &kHostShare,
+};
+
+} // namespace fsdp::plan

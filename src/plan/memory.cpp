@@ -1,0 +1,219 @@
+#include "plan/memory.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "plan/activations.h"
+#include "plan/count.h"
+#include "plan/traffic.h"
+#include "plan/unit_bytes.h"
+
+namespace fsdp::plan {
+
+namespace {
+
+/// Rank 0's bytes by the rules of docs/planner.md.
+class Accountant {
+ public:
+  Accountant(const ModelShape& model, const Job& job, const Cluster& cluster)
+      : model_(model),
+        job_(job),
+        whole_(shards_of(model, shard_ranks(job, cluster))),
+        compute_(size_of(job.precision.compute)) {
+    measure(model.root, shard_ranks(job, cluster));
+    for (const UnitShape& block : model.blocks) {
+      measure(block, shard_ranks(job, cluster));
+    }
+  }
+
+  MemoryEstimate estimate() {
+    MemoryEstimate memory;
+    add_shards(memory);
+    add_gathered(memory);
+    add_gradients(memory);
+    memory.logits = logit_bytes(model_, job_);
+    memory.activations = activation_bytes(model_, job_);
+    if (job_.cpu_offload) {
+      move_to_host(memory);
+    }
+    return memory;
+  }
+
+ private:
+  /// One unit; the root is the first.
+  struct Unit {
+    std::int64_t gathered = 0; ///< its block, in the compute dtype
+    std::int64_t padding = 0;
+    std::int64_t numel = 0;
+    std::int64_t own = 0;
+  };
+
+  void measure(const UnitShape& unit, std::int64_t shard) {
+    const UnitShards shards = shards_of(unit, shard);
+    const bool padded = job_.runtime == Runtime::kFsdp2;
+    units_.push_back(
+        {.gathered = padded ? (Count(shards.numel) * compute_).value()
+                            : gathered_bytes(unit, job_.precision.compute),
+         .padding =
+             padded ? (Count(shards.padded - shards.numel) * compute_).value()
+                    : 0,
+         .numel = shards.numel,
+         .own = shards.own});
+  }
+
+  void add_shards(MemoryEstimate& memory) const {
+    const Count own = Count(whole_.own) * size_of(job_.precision.master);
+    memory.parameters = own.value();
+    memory.gradients = own.value();
+    switch (job_.optimizer) {
+      case OptimizerKind::kAdamW:
+        memory.optimizer = (own * 2 + Count(4) * whole_.num_tensors).value();
+        break;
+      case OptimizerKind::kSgdMomentum:
+        memory.optimizer = own.value();
+        break;
+      case OptimizerKind::kSgd:
+        break;
+    }
+  }
+
+  /// The largest sum of `field` over `length` blocks in a row.
+  std::int64_t largest_window(
+      std::size_t length, std::int64_t Unit::*field) const {
+    Count largest = 0;
+    const std::size_t num_blocks = units_.size() - 1;
+    length = std::min(length, num_blocks);
+    for (std::size_t begin = 0; begin + length <= num_blocks; ++begin) {
+      Count sum = 0;
+      for (std::size_t i = begin; i < begin + length; ++i) {
+        sum += units_[i + 1].*field;
+      }
+      largest = std::max(largest.value(), sum.value());
+    }
+    return largest.value();
+  }
+
+  std::int64_t sum_of(std::int64_t Unit::*field) const {
+    Count sum = 0;
+    for (const Unit& unit : units_) {
+      sum += unit.*field;
+    }
+    return sum.value();
+  }
+
+  bool keeps_gathered() const {
+    return job_.strategy == Strategy::kShardGradOp ||
+           job_.strategy == Strategy::kHybridShardZero2;
+  }
+
+  // Root, current and prefetched units. Replicas compute with what they own,
+  // unless that has another type.
+  void add_gathered(MemoryEstimate& memory) const {
+    if (job_.transport == Transport::kSharedMemory) {
+      memory.shared_per_node = sum_of(&Unit::gathered);
+      return;
+    }
+    if (job_.strategy == Strategy::kNoShard &&
+        job_.precision.master == job_.precision.compute) {
+      return;
+    }
+    const auto at_once = static_cast<std::size_t>(job_.prefetch_depth) + 1;
+    const auto peak_of = [&](std::int64_t Unit::*field) {
+      return keeps_gathered() ? sum_of(field)
+                              : (Count(units_.front().*field) +
+                                 largest_window(at_once, field))
+                                    .value();
+    };
+    memory.gathered = peak_of(&Unit::gathered);
+    memory.padding = peak_of(&Unit::padding);
+    if (job_.runtime == Runtime::kFsdp2) {
+      // What a gather received, until its parameters are copied out.
+      memory.gathered =
+          (Count(memory.gathered) + largest(&Unit::gathered)).value();
+    }
+  }
+
+  std::int64_t largest(std::int64_t Unit::*field) const {
+    std::int64_t most = 0;
+    for (const Unit& unit : units_) {
+      most = std::max(most, unit.*field);
+    }
+    return most;
+  }
+
+  void add_gradients(MemoryEstimate& memory) const {
+    const bool accumulates = job_.accumulation > 1;
+    const bool keeps_full = accumulates && !job_.sync_every_pass;
+    const Count block = largest_window(1, &Unit::numel);
+    const Count root = units_.front().numel;
+    if (job_.strategy != Strategy::kNoShard) {
+      // The root's come from the backward's begin to its end.
+      memory.full_gradients = ((root + block) * compute_).value();
+      if (keeps_full) {
+        const Count all = whole_.numel;
+        memory.full_gradients_at_loss =
+            (all * size_of(job_.precision.reduce)).value();
+        memory.full_gradients =
+            (Count(memory.full_gradients) + memory.full_gradients_at_loss)
+                .value();
+      }
+      memory.reduction = reduction_bytes(root, block).value();
+    }
+    if (accumulates && (!keeps_full || job_.strategy == Strategy::kNoShard)) {
+      memory.gradients_at_loss = memory.gradients;
+    }
+  }
+
+  // Two are under way at most, the root's being the last. Shared memory is read
+  // where autograd left it: of three units, the current one aside.
+  Count reduction_bytes(Count root, Count block) const {
+    if (job_.transport == Transport::kSharedMemory) {
+      return block * compute_ * 2;
+    }
+    const std::int64_t largest = std::max(block.value(), root.value());
+    return (block + largest) * size_of(gradient_wire(job_));
+  }
+
+  void move_to_host(MemoryEstimate& memory) const {
+    memory.host =
+        (Count(memory.parameters) + memory.gradients + memory.optimizer)
+            .value();
+    memory.parameters = 0;
+    memory.gradients = 0;
+    memory.gradients_at_loss = 0;
+    memory.optimizer = 0;
+  }
+
+  const ModelShape& model_;
+  const Job& job_;
+  const UnitShards whole_;
+  const std::size_t compute_;
+  std::vector<Unit> units_;
+};
+
+} // namespace
+
+std::int64_t MemoryEstimate::total_at_loss() const {
+  return (Count(parameters) + optimizer + padding + gathered + overhead +
+          activations + logits + gradients_at_loss + full_gradients_at_loss)
+      .value();
+}
+
+std::int64_t MemoryEstimate::total_in_backward() const {
+  const Count before = Count(activations) + gradients_at_loss;
+  return (Count(parameters) + optimizer + padding + gathered + overhead +
+          full_gradients + reduction + std::max(gradients, before.value()))
+      .value();
+}
+
+std::int64_t MemoryEstimate::total() const {
+  return std::max(total_at_loss(), total_in_backward());
+}
+
+MemoryEstimate estimate_memory(
+    const ModelShape& model, const Job& job, const Cluster& cluster) {
+  check(job, cluster);
+  return Accountant(model, job, cluster).estimate();
+}
+
+} // namespace fsdp::plan

@@ -1,0 +1,227 @@
+#include "plan/traffic.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/shard_math.h"
+#include "plan/count.h"
+#include "plan/unit_bytes.h"
+
+namespace fsdp::plan {
+
+namespace {
+
+bool keeps_gathered(Strategy strategy) {
+  return strategy == Strategy::kShardGradOp ||
+         strategy == Strategy::kHybridShardZero2;
+}
+
+/// A set of ranks that a collective joins: every `stride`th of the world.
+struct Group {
+  std::int64_t size = 1;
+  std::int64_t stride = 1;
+};
+
+class Builder {
+ public:
+  Builder(const ModelShape& model, const Job& job, const Cluster& cluster)
+      : model_(model), job_(job), cluster_(cluster) {}
+
+  TrafficEstimate build() {
+    const std::int64_t world = cluster_.world_size();
+    const std::int64_t shard = shard_ranks(job_, cluster_);
+    shard_ = {.size = shard, .stride = 1};
+    replicas_ = {.size = world / shard, .stride = shard};
+    if (job_.transport == Transport::kCollectives) {
+      add_gathers();
+      add_reductions();
+      add_replicas();
+      add_presence();
+    }
+    return std::move(estimate_);
+  }
+
+ private:
+  TrafficLine line_over(const Group& group) const {
+    TrafficLine line;
+    line.group_size = group.size;
+    const std::int64_t per_node = cluster_.devices_per_node;
+    line.between_nodes =
+        cluster_.nodes > 1 && (group.stride > 1 || group.size > per_node ||
+                               per_node % group.size != 0);
+    line.ranks_per_node = group.stride >= per_node
+                              ? 1
+                              : std::min(group.size, per_node / group.stride);
+    return line;
+  }
+
+  void keep(TrafficLine line, Count calls, Count tensor, Count sent) {
+    if (line.group_size == 1 || calls.value() == 0) {
+      return;
+    }
+    line.calls = calls.value();
+    line.tensor_bytes = tensor.value();
+    line.sent_bytes = sent.value();
+    estimate_.lines.push_back(line);
+  }
+
+  template <typename Visit>
+  void for_each_unit(Visit visit) const {
+    const auto visit_unit = [&](const UnitShape& unit, bool is_root) {
+      if (!unit.params.empty()) {
+        visit(shards_of(unit, shard_.size), is_root);
+      }
+    };
+    visit_unit(model_.root, true);
+    for (const UnitShape& block : model_.blocks) {
+      visit_unit(block, false);
+    }
+  }
+
+  bool is_padded() const { return job_.runtime == Runtime::kFsdp2; }
+
+  std::int64_t reduced_passes() const {
+    return job_.sync_every_pass ? job_.accumulation : 1;
+  }
+
+  // The root stays gathered from the forward to the end of the backward.
+  void add_gathers() {
+    const std::size_t element = size_of(job_.precision.compute);
+    TrafficLine line = line_over(shard_);
+    line.collective = Collective::kAllGather;
+    line.payload = Payload::kParameters;
+    Count calls = 0;
+    Count tensor = 0;
+    Count sent = 0;
+    for_each_unit([&](const UnitShards& unit, bool is_root) {
+      const Count times =
+          Count(is_root || keeps_gathered(job_.strategy) ? 1 : 2) *
+          job_.accumulation;
+      calls += times;
+      tensor += times * element * (is_padded() ? unit.padded : unit.numel);
+      sent += times * element * unit.own * (shard_.size - 1);
+    });
+    keep(line, calls, tensor, sent);
+  }
+
+  void add_reductions() {
+    const std::size_t element = size_of(gradient_wire(job_));
+    TrafficLine line = line_over(shard_);
+    line.collective = Collective::kReduceScatter;
+    line.payload = Payload::kGradients;
+    Count calls = 0;
+    Count tensor = 0;
+    Count sent = 0;
+    for_each_unit([&](const UnitShards& unit, bool) {
+      const std::int64_t whole = is_padded() ? unit.padded : unit.numel;
+      calls += reduced_passes();
+      tensor += Count(reduced_passes()) * element * whole;
+      sent += Count(reduced_passes()) * element * (whole - unit.own);
+    });
+    keep(line, calls, tensor, sent);
+  }
+
+  void add_replicas() {
+    const std::size_t element = size_of(job_.precision.reduce);
+    const int replicas = static_cast<int>(replicas_.size);
+    TrafficLine line = line_over(replicas_);
+    line.collective = Collective::kAllReduce;
+    line.payload = Payload::kGradients;
+    Count calls = 0;
+    Count tensor = 0;
+    Count sent = 0;
+    for_each_unit([&](const UnitShards& unit, bool) {
+      const std::int64_t own = rows_per_rank(unit.own, replicas);
+      calls += reduced_passes();
+      tensor += Count(reduced_passes()) * element * unit.own;
+      sent += Count(reduced_passes()) * element *
+              (Count(unit.own - own) + Count(own) * (replicas - 1));
+    });
+    keep(line, calls, tensor, sent);
+  }
+
+  // libfsdp gives a parameter that no rank used no gradient, as FSDP2 does not.
+  // Every backward settles it; one that keeps its gradients has nothing to say.
+  void add_presence() {
+    if (job_.runtime != Runtime::kLibfsdp ||
+        job_.strategy == Strategy::kNoShard) {
+      return;
+    }
+    TrafficLine line = line_over(shard_);
+    line.collective = Collective::kAllGather;
+    line.payload = Payload::kPresence;
+    const Count own =
+        Count(reduced_passes()) * shards_of(model_, shard_.size).num_tensors;
+    keep(line, job_.accumulation, own * shard_.size, own * (shard_.size - 1));
+  }
+
+  const ModelShape& model_;
+  const Job& job_;
+  const Cluster& cluster_;
+  Group shard_;
+  Group replicas_;
+  TrafficEstimate estimate_;
+};
+
+} // namespace
+
+std::string_view name_of(Collective collective) {
+  switch (collective) {
+    case Collective::kAllGather:
+      return "all_gather";
+    case Collective::kReduceScatter:
+      return "reduce_scatter";
+    case Collective::kAllReduce:
+      return "all_reduce";
+  }
+  return "unknown";
+}
+
+std::string_view name_of(Payload payload) {
+  switch (payload) {
+    case Payload::kParameters:
+      return "parameters";
+    case Payload::kGradients:
+      return "gradients";
+    case Payload::kPresence:
+      return "presence";
+  }
+  return "unknown";
+}
+
+std::int64_t TrafficEstimate::sent_bytes() const {
+  Count sum = 0;
+  for (const TrafficLine& line : lines) {
+    sum += line.sent_bytes;
+  }
+  return sum.value();
+}
+
+std::int64_t TrafficEstimate::sent_between_nodes() const {
+  Count sum = 0;
+  for (const TrafficLine& line : lines) {
+    if (line.between_nodes) {
+      sum += line.sent_bytes / line.ranks_per_node;
+    }
+  }
+  return sum.value();
+}
+
+// src/runtime/param_group.cpp, reduction_types
+DType gradient_wire(const Job& job) {
+  const Precision& precision = job.precision;
+  const bool kept_first = !job.sync_every_pass && job.accumulation > 1;
+  const bool sum_can_widen = precision.reduce == precision.compute ||
+                             precision.reduce == DType::kFloat32;
+  return job.runtime == Runtime::kFsdp2 || kept_first || !sum_can_widen
+             ? precision.reduce
+             : precision.compute;
+}
+
+TrafficEstimate estimate_traffic(
+    const ModelShape& model, const Job& job, const Cluster& cluster) {
+  check(job, cluster);
+  return Builder(model, job, cluster).build();
+}
+
+} // namespace fsdp::plan
