@@ -1,6 +1,7 @@
 #include "cli/dryrun_command.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <array>
 #include <iostream>
 #include <nlohmann/json.hpp>
@@ -170,11 +171,13 @@ void register_dryrun(CLI::App& app) {
         ->type_name(value)
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   };
+  // A literal would be ambiguous.
+  const std::string json_help = "One JSON document, in bytes";
   const Flags flags{
       .settings = SettingFlags(*command, matters),
       .ranks = add("-n,--ranks", "N", "Ranks of the run"),
       .rank = add("--rank", "R", "The rank to count for (default: 0)"),
-      .json = command->add_flag("--json", "One JSON document, in bytes")};
+      .json = command->add_flag("--json", json_help)};
   command->callback([flags] {
     const DryRunOptions options = read(flags);
     with_one_line_errors([&] {
