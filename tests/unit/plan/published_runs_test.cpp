@@ -1,4 +1,4 @@
-// Predicted step times beside published ones (tests/data/published_runs.csv).
+// Predicted step times beside published ones (tests/data/plan/published_runs.csv).
 // A row's own figures go in; its speed is what is compared.
 
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ std::vector<std::string> fields_of(const std::string& line) {
 }
 
 std::vector<Row> read_rows() {
-  std::ifstream file(FSDP_PUBLISHED_RUNS);
+  std::ifstream file(FSDP_PLAN_DATA "/published_runs.csv");
   std::string line;
   std::getline(file, line);
   const std::vector<std::string> names = fields_of(line);
