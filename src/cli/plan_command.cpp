@@ -8,6 +8,7 @@
 #include "cli/option_value.h"
 #include "cli/plan_options.h"
 #include "cli/plan_report.h"
+#include "cli/plan_search.h"
 #include "cli/seed_tables_text.h"
 #include "fsdp/error.h"
 #include "plan/catalog.h"
@@ -46,6 +47,7 @@ std::string footer() {
   fsdp plan --model llama2-7b --device A100-SXM-80GB --nodes 2
   fsdp plan --model config.json --gpus-per-node 4 --checkpointing full --json
   fsdp plan --params 70B --nodes 64 --strategy hybrid_shard
+  fsdp plan --model llama3-8b --nodes 8 --seq 8192 --search --global-batch 128
 )";
 }
 
@@ -65,6 +67,7 @@ void register_plan(CLI::App& app) {
       "plan", "Memory and traffic of a training step, before it is launched");
   plan->footer(footer());
   const PlanOptions options(*plan);
+  const SearchOptions search(*plan);
   const auto add_switch = [&](const char* name, const std::string& help) {
     return plan->add_flag(name, help)
         ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
@@ -73,13 +76,17 @@ void register_plan(CLI::App& app) {
       add_switch("--json", "One JSON document, everything in bytes");
   const CLI::Option* seed_tables = add_switch(
       "--seed-tables", "The tables of the project's source documents instead");
-  plan->callback([options, json, seed_tables] {
+  plan->callback([options, search, json, seed_tables] {
+    if (search.is_on() && !is_on(*seed_tables)) {
+      std::cout << search.run(options.read(), is_on(*json));
+      return;
+    }
     if (!is_on(*seed_tables)) {
       const PlanReport report = make_report(options.read());
       std::cout << (is_on(*json) ? json_of(report) : text_of(report));
       return;
     }
-    if (options.any_given()) {
+    if (options.any_given() || search.is_on()) {
       throw ConfigError(
           "--seed-tables are of fixed models: expected no flag but --json");
     }

@@ -11,8 +11,10 @@
 #include <string>
 #include <vector>
 
+#include "cli/exposure_text.h"
 #include "cli/option_value.h"
 #include "cli/plan_options.h"
+#include "cli/table.h"
 #include "cli/units.h"
 #include "fsdp/error.h"
 #include "plan/chrome_trace.h"
@@ -26,7 +28,6 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr std::size_t kListedUnits = 8;
 constexpr const char* kJsonHelp = "Print one JSON document";
 constexpr double kMega = 1e6;
 
@@ -73,8 +74,7 @@ Flags add_flags(CLI::App& simulate) {
       add("--straggler",
           "F",
           "One rank computes this many times as long (default: 1)");
-  flags.trace =
-      add("--trace", "FILE", "Write the timeline as a Chrome trace");
+  flags.trace = add("--trace", "FILE", "Write the timeline as a Chrome trace");
   flags.json = simulate.add_flag("--json", kJsonHelp)
                    ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   return flags;
@@ -99,12 +99,10 @@ std::optional<double> number_of(
 
 plan::Conditions read_conditions(const Flags& flags) {
   plan::Conditions conditions;
-  conditions.link_factor =
-      number_of(*flags.slow_link, 1e-6, 1).value_or(1);
-  conditions.straggler_factor =
-      number_of(*flags.straggler, 1, 1e6).value_or(1);
-  conditions.bucket_bytes = std::llround(
-      number_of(*flags.bucket, 0, 1e9).value_or(0) * kMega);
+  conditions.link_factor = number_of(*flags.slow_link, 1e-6, 1).value_or(1);
+  conditions.straggler_factor = number_of(*flags.straggler, 1, 1e6).value_or(1);
+  conditions.bucket_bytes =
+      std::llround(number_of(*flags.bucket, 0, 1e9).value_or(0) * kMega);
   return conditions;
 }
 
@@ -115,23 +113,10 @@ Result simulate(PlanRequest request, const plan::Conditions& conditions) {
       request.model, request.job, request.cluster, compute, conditions);
   Result result;
   result.step = plan::simulate(schedule);
-  result.throughput = plan::throughput_of(
-      result.step, compute, request.job, request.cluster);
+  result.throughput =
+      plan::throughput_of(result.step, compute, request.job, request.cluster);
   result.request = std::move(request);
   return result;
-}
-
-/// Most exposed first.
-std::vector<plan::UnitExposure> ranked(const plan::SimulatedStep& step) {
-  std::vector<plan::UnitExposure> units = step.units;
-  std::ranges::stable_sort(
-      units, std::ranges::greater(), &plan::UnitExposure::seconds);
-  return units;
-}
-
-void print_line(const std::string& label, const std::string& value) {
-  std::cout << "  " << label << std::string(30 - label.size(), ' ') << value
-            << '\n';
 }
 
 std::string percent(double share) {
@@ -140,55 +125,46 @@ std::string percent(double share) {
   return text;
 }
 
-std::string with_share(double seconds, double whole) {
-  return seconds_text(seconds) + "  " +
-         percent(whole > 0 ? seconds / whole : 0);
+std::string times_text(const plan::SimulatedStep& step) {
+  Table table(
+      {"of " + seconds_text(step.seconds) + " a step", "time", "share"});
+  const auto add = [&](const char* label, double seconds) {
+    const double share = step.seconds > 0 ? seconds / step.seconds : 0;
+    table.add({label, seconds_text(seconds), percent(share)});
+  };
+  add("compute", step.compute - step.optimizer);
+  add("compute that collectives add", step.contention);
+  add("optimizer", step.optimizer);
+  add("communication", step.communication);
+  add("exposed communication", step.exposed);
+  return table.text();
+}
+
+std::string rates_text(const Result& result) {
+  const auto ranks = static_cast<double>(result.request.cluster.world_size());
+  const double tokens = result.throughput.tokens_per_second;
+  Table table({"throughput", ""});
+  table.add({"tokens a second", count_text(tokens)});
+  table.add({"of a rank", count_text(tokens / ranks)});
+  table.add({"MFU", percent(result.throughput.mfu)});
+  table.add({"HFU", percent(result.throughput.hfu)});
+  return table.text();
 }
 
 void print(const Result& result) {
-  const plan::SimulatedStep& step = result.step;
-  const plan::Job& job = result.request.job;
   const plan::Cluster& cluster = result.request.cluster;
+  std::vector<plan::UnitExposure> units = result.step.units;
+  std::ranges::stable_sort(
+      units, std::ranges::greater(), &plan::UnitExposure::seconds);
   std::cout << result.request.model.name << ", "
-            << name_of(job.strategy) << " on " << cluster.world_size() << " x "
-            << cluster.device.name << '\n';
-  print_line("step", seconds_text(step.seconds));
-  print_line(
-      "compute",
-      with_share(step.compute - step.optimizer, step.seconds));
-  print_line("optimizer", with_share(step.optimizer, step.seconds));
-  print_line("communication", with_share(step.communication, step.seconds));
-  print_line("exposed communication", with_share(step.exposed, step.seconds));
-  print_line(
-      "slowed by collectives", with_share(step.contention, step.seconds));
-  const auto ranks = static_cast<double>(cluster.world_size());
-  print_line(
-      "tokens a second",
-      count_text(result.throughput.tokens_per_second) + ", " +
-          count_text(result.throughput.tokens_per_second / ranks) +
-          " of a rank");
-  print_line("MFU", percent(result.throughput.mfu));
-  print_line("HFU", percent(result.throughput.hfu));
-  std::size_t listed = 0;
-  for (const plan::UnitExposure& unit : ranked(step)) {
-    if (unit.seconds() <= 1e-9 || listed == kListedUnits) {
-      break;
-    }
-    std::cout << (listed++ == 0 ? "most exposed units\n" : "") << "  "
-              << unit.unit << ": gathers " << seconds_text(unit.unshard)
-              << ", reductions " << seconds_text(unit.reduce) << '\n';
-  }
+            << name_of(result.request.job.strategy) << " on "
+            << cluster.world_size() << " x " << cluster.device.name << '\n'
+            << times_text(result.step) << '\n'
+            << rates_text(result) << exposed_units_text(units);
 }
 
 ordered_json to_json(const Result& result) {
   const plan::SimulatedStep& step = result.step;
-  ordered_json units = ordered_json::array();
-  for (const plan::UnitExposure& unit : step.units) {
-    units.push_back(
-        {{"unit", unit.unit},
-         {"exposed_unshard_s", unit.unshard},
-         {"exposed_reduce_s", unit.reduce}});
-  }
   return {
       {"model", result.request.model.name},
       {"device", result.request.cluster.device.name},
@@ -203,7 +179,7 @@ ordered_json to_json(const Result& result) {
       {"tokens_per_second", result.throughput.tokens_per_second},
       {"mfu", result.throughput.mfu},
       {"hfu", result.throughput.hfu},
-      {"units", std::move(units)}};
+      {"units", exposed_units_json(step.units)}};
 }
 
 void write_trace_file(

@@ -1,14 +1,14 @@
 #include "cli/trace_command.h"
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cstdio>
 #include <iostream>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "cli/exposure_text.h"
 #include "cli/option_value.h"
+#include "cli/table.h"
 #include "cli/units.h"
 #include "fsdp/error.h"
 #include "plan/chrome_trace.h"
@@ -20,7 +20,6 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr std::size_t kListedUnits = 8;
 constexpr const char* kJsonHelp = "Print one JSON document";
 
 constexpr const char* kFooter = R"(
@@ -35,37 +34,30 @@ std::string share(double part, double whole) {
   return text;
 }
 
-void print_line(
-    const std::string& label, double seconds, double whole) {
-  std::cout << label << std::string(26 - label.size(), ' ')
-            << seconds_text(seconds) << "  " << share(seconds, whole) << '\n';
+std::string times_text(const plan::Diagnosis& diagnosis) {
+  const plan::BusyTimes& busy = diagnosis.times;
+  Table table({"of " + seconds_text(busy.seconds()), "time", "share"});
+  const auto add = [&](const char* label, double seconds) {
+    table.add({label, seconds_text(seconds), share(seconds, busy.seconds())});
+  };
+  add("compute", busy.compute - busy.optimizer);
+  add("optimizer", busy.optimizer);
+  add("communication", busy.communication);
+  add("hidden by compute", busy.communication - diagnosis.exposed);
+  add("exposed, gathers", diagnosis.exposed_unshard);
+  add("exposed, reductions", diagnosis.exposed_reduce);
+  add("nothing runs", busy.idle);
+  return table.text();
 }
 
 void print(const plan::Diagnosis& diagnosis) {
-  const plan::BusyTimes& busy = diagnosis.times;
-  const double whole = busy.seconds();
   std::cout << "rank " << diagnosis.rank;
   if (diagnosis.num_ranks > 1) {
     std::cout << ", which waits most of " << diagnosis.num_ranks;
   }
-  std::cout << ": " << seconds_text(whole) << '\n';
-  print_line("  compute", busy.compute - busy.optimizer, whole);
-  print_line("  optimizer", busy.optimizer, whole);
-  print_line("  communication", busy.communication, whole);
-  print_line("    hidden by compute", busy.communication - diagnosis.exposed, whole);
-  print_line("    exposed, gathers", diagnosis.exposed_unshard, whole);
-  print_line("    exposed, reductions", diagnosis.exposed_reduce, whole);
-  print_line("  nothing runs", busy.idle, whole);
-  std::size_t listed = 0;
-  for (const plan::UnitExposure& unit : diagnosis.units) {
-    if (unit.seconds() <= 0 || listed == kListedUnits) {
-      break;
-    }
-    std::cout << (listed++ == 0 ? "most exposed units\n" : "") << "  "
-              << unit.unit << ": gathers " << seconds_text(unit.unshard)
-              << ", reductions " << seconds_text(unit.reduce) << '\n';
-  }
-  std::cout << "what to change\n";
+  std::cout << '\n' << times_text(diagnosis);
+  std::cout << exposed_units_text(diagnosis.units);
+  std::cout << "\nwhat to change\n";
   for (const std::string& line : diagnosis.advice) {
     std::cout << "  " << line << '\n';
   }
@@ -73,13 +65,6 @@ void print(const plan::Diagnosis& diagnosis) {
 
 ordered_json to_json(const plan::Diagnosis& diagnosis) {
   const plan::BusyTimes& busy = diagnosis.times;
-  ordered_json units = ordered_json::array();
-  for (const plan::UnitExposure& unit : diagnosis.units) {
-    units.push_back(
-        {{"unit", unit.unit},
-         {"exposed_unshard_s", unit.unshard},
-         {"exposed_reduce_s", unit.reduce}});
-  }
   return {
       {"rank", diagnosis.rank},
       {"ranks", diagnosis.num_ranks},
@@ -91,7 +76,7 @@ ordered_json to_json(const plan::Diagnosis& diagnosis) {
       {"exposed_unshard_s", diagnosis.exposed_unshard},
       {"exposed_reduce_s", diagnosis.exposed_reduce},
       {"idle_s", busy.idle},
-      {"units", std::move(units)},
+      {"units", exposed_units_json(diagnosis.units)},
       {"advice", diagnosis.advice}};
 }
 

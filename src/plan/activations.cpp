@@ -34,8 +34,8 @@ PerToken attention_of(
   if (job.fused_attention) {
     bytes.matmuls += Count(t.heads) * kFp32; // the log of the sums
   } else {
-    // Scores before and after softmax.
-    bytes.scores = Count(t.heads) * job.seq_len * element * 2;
+    // Softmax's result, which its own backward and the next product read.
+    bytes.scores = Count(t.heads) * job.seq_len * element;
   }
   return bytes;
 }

@@ -27,7 +27,9 @@ constexpr std::array kCategories{
     Category::kReduce,
     Category::kOptimizer};
 
-int thread_of(Category category) { return is_communication(category) ? 1 : 0; }
+int thread_of(Category category) {
+  return is_communication(category) ? 1 : 0;
+}
 
 json name_event(const char* what, int rank, int thread, const char* name) {
   return {
@@ -113,7 +115,9 @@ class TraceReader {
       list = &root["traceEvents"];
     }
     if (!list->is_array()) {
-      fail("is no trace: expected a list of events, or an object with traceEvents");
+      fail(
+          "is no trace: expected a list of events, or an object with "
+          "traceEvents");
     }
     return *list;
   }
@@ -169,8 +173,7 @@ class TraceReader {
     const auto found = object.find(key);
     if (found == object.end() || !found->is_number() ||
         !(std::abs(found->get<double>()) <= kLongest)) {
-      fail_event(
-          std::string("has no number '") + key + "' of at most 1e15");
+      fail_event(std::string("has no number '") + key + "' of at most 1e15");
     }
     return found->get<double>();
   }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <span>
 
 #include "fsdp/error.h"
 #include "plan/constants.h"
@@ -38,29 +37,20 @@ Hops ring_hops(Collective collective, const RankGroup& group) {
 Hops tree_hops(const RankGroup& group) {
   const double per_node =
       static_cast<double>(group.ranks) / static_cast<double>(group.nodes);
-  return {
-      2 * (per_node - 1), 2 * std::log2(static_cast<double>(group.nodes))};
+  return {2 * (per_node - 1), 2 * std::log2(static_cast<double>(group.nodes))};
 }
 
-CollectiveTime cheapest(
-    const std::string& algorithm,
-    std::span<const Protocol> protocols,
+CollectiveTime time_of(
+    const Algorithm& algorithm,
     const Hops& hops,
     double sent_bytes,
     double bandwidth) {
-  CollectiveTime best;
-  for (const Protocol& protocol : protocols) {
-    const CollectiveTime time{
-        protocol.base + hops.node * protocol.node_hop +
-            hops.network * protocol.network_hop,
-        sent_bytes / (bandwidth * protocol.bandwidth_share),
-        sent_bytes,
-        algorithm + " " + std::string(protocol.name)};
-    if (best.algorithm.empty() || time.seconds() < best.seconds()) {
-      best = time;
-    }
-  }
-  return best;
+  return {
+      algorithm.base + hops.node * algorithm.node_hop +
+          hops.network * algorithm.network_hop,
+      sent_bytes / (bandwidth * algorithm.bandwidth_share),
+      sent_bytes,
+      algorithm.name};
 }
 
 } // namespace
@@ -110,16 +100,13 @@ CollectiveTime collective_time(
   const auto ranks = static_cast<double>(group.ranks);
   const double sent = bytes * (reduces_all ? 2 : 1) * (ranks - 1) / ranks;
   const double bandwidth = ring_bandwidth(group, device) * bandwidth_factor;
-  CollectiveTime best = cheapest(
-      "ring", kRingProtocols, ring_hops(collective, group), sent, bandwidth);
-  if (reduces_all) {
-    CollectiveTime tree =
-        cheapest("tree", kTreeProtocols, tree_hops(group), sent, bandwidth);
-    if (tree.seconds() < best.seconds()) {
-      best = std::move(tree);
-    }
+  const CollectiveTime ring =
+      time_of(kRing, ring_hops(collective, group), sent, bandwidth);
+  if (!reduces_all) {
+    return ring;
   }
-  return best;
+  const CollectiveTime tree = time_of(kTree, tree_hops(group), sent, bandwidth);
+  return tree.seconds() < ring.seconds() ? tree : ring;
 }
 
 CollectiveTime shared_memory_time(

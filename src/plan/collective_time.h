@@ -1,9 +1,9 @@
 #pragma once
 // Seconds of one collective, as NCCL's own cost model has them: latency by hops
-// plus bytes over bandwidth, the cheapest of its protocols and algorithms.
+// plus bytes over bandwidth, of a ring, or of a tree where that is faster.
 
 #include <cstdint>
-#include <string>
+#include <string_view>
 
 #include "plan/device.h"
 #include "plan/job.h"
@@ -25,10 +25,10 @@ RankGroup shard_group(const Job& job, const Cluster& cluster);
 RankGroup replica_group(const Job& job, const Cluster& cluster);
 
 struct CollectiveTime {
-  double latency = 0;  ///< what no bandwidth removes
-  double transfer = 0; ///< sent over bandwidth
-  double sent = 0;     ///< bytes of a rank
-  std::string algorithm; ///< "ring Simple", "tree LL", "none" for one rank
+  double latency = 0;         ///< what no bandwidth removes
+  double transfer = 0;        ///< sent over bandwidth
+  double sent = 0;            ///< bytes of a rank
+  std::string_view algorithm; ///< "ring", "tree", "none" for one rank
 
   double seconds() const { return latency + transfer; }
 };

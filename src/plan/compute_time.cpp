@@ -16,31 +16,26 @@ namespace {
 struct Rates {
   double linear = 0; ///< FLOP/s of the blocks' products
   double head = 0;   ///< of the head's, which stays out of fp8
-  double attention_forward = 0;
-  double attention_backward = 0;
+  double attention = 0;
   double memory = 0; ///< bytes/s
 };
 
-/// Plain attention is products along a head, whose length is short.
-void set_attention(
-    Rates& rates,
+double attention_rate(
     const Device& device,
     const Job& job,
-    const Transformer& transformer) {
+    const Transformer& transformer,
+    double matmul) {
   if (!job.fused_attention) {
+    // Products along a head, whose length is short.
     const auto length = static_cast<double>(transformer.head_dim);
-    const double rate = rates.head * length / (length + kHalfRateLength);
-    rates.attention_forward = rate;
-    rates.attention_backward = rate;
-    return;
+    return matmul * length / (length + kHalfRateLength);
   }
-  const AttentionShares& shares =
+  double share =
       job.flash_generation == 1 ? kFlashAttention1 : kFlashAttention2;
-  const double peak =
-      device.peak(job.precision.compute) *
-      (device.is_hopper_or_later ? double{kAttentionOnHopper} : 1);
-  rates.attention_forward = std::min(shares.forward * peak, rates.head);
-  rates.attention_backward = std::min(shares.backward * peak, rates.head);
+  if (device.is_hopper_or_later) {
+    share *= kFlashAttention2OnHopper / kFlashAttention2;
+  }
+  return std::min(share * device.peak(job.precision.compute), matmul);
 }
 
 Rates rates_of(
@@ -53,11 +48,10 @@ Rates rates_of(
   }
   Rates rates;
   rates.head = matmul_rate(device, job.precision.compute);
-  rates.linear = job.precision.fp8_matmuls
-                     ? matmul_rate(device, DType::kFloat8)
-                     : rates.head;
+  rates.linear = job.precision.fp8_matmuls ? matmul_rate(device, DType::kFloat8)
+                                           : rates.head;
   rates.memory = device.memory_bandwidth * kMemoryShare;
-  set_attention(rates, device, job, transformer);
+  rates.attention = attention_rate(device, job, transformer, rates.head);
   return rates;
 }
 
@@ -122,12 +116,11 @@ UnitTime unit_time(
   forward.elements = work.forward_bytes * tokens / rates.memory;
 
   UnitTime time;
-  time.forward = forward.linears + attention / rates.attention_forward +
-                 forward.elements;
+  time.forward =
+      forward.linears + attention / rates.attention + forward.elements;
   // Fused attention computes its scores again.
   const double attention_backward = (job.fused_attention ? 2.5 : 2) * attention;
-  time.backward = 2 * forward.linears +
-                  attention_backward / rates.attention_backward +
+  time.backward = 2 * forward.linears + attention_backward / rates.attention +
                   work.backward_bytes * tokens / rates.memory;
   if (checkpointed && job.checkpointing == Checkpointing::kFull) {
     time.recompute = time.forward;
@@ -152,9 +145,8 @@ UnitTime embedding_time(
 double matmul_rate(const Device& device, DType dtype) {
   const double peak = device.peak(dtype);
   const bool is_measured = device.best_matmul_bf16 > 0 && device.peak_bf16 > 0;
-  const double best = is_measured
-                          ? device.best_matmul_bf16 / device.peak_bf16
-                          : double{kBestMatmulOfPeak};
+  const double best = is_measured ? device.best_matmul_bf16 / device.peak_bf16
+                                  : double{kBestMatmulOfPeak};
   return peak * best *
          (device.is_hopper_or_later ? double{kSustainedShare} : 1);
 }
@@ -170,8 +162,8 @@ double optimizer_time(
   const double rate = job.cpu_offload
                           ? double{kHostMemoryBandwidth}
                           : cluster.device.memory_bandwidth * kMemoryShare;
-  return local * touched *
-         static_cast<double>(size_of(job.precision.master)) / rate;
+  return local * touched * static_cast<double>(size_of(job.precision.master)) /
+         rate;
 }
 
 ComputeTimes compute_times(
@@ -204,8 +196,8 @@ ComputeTimes compute_times(
         kinds[static_cast<std::size_t>(kind_of_block(transformer, i))]);
   }
   times.embedding = embedding_time(transformer, job, rates);
-  times.head = unit_time(
-      head_work(transformer, job), job, rates.head, rates, false);
+  times.head =
+      unit_time(head_work(transformer, job), job, rates.head, rates, false);
   times.optimizer = optimizer_time(model, job, cluster);
   const double tokens =
       static_cast<double>(job.micro_batch) * static_cast<double>(job.seq_len);

@@ -22,7 +22,7 @@ struct ComputeTimes {
   UnitTime embedding;
   UnitTime head; ///< final norm, output head, loss
   std::vector<UnitTime> blocks;
-  double optimizer = 0; ///< a step
+  double optimizer = 0;       ///< a step
   double model_flops = 0;     ///< of a pass, what MFU counts
   double recompute_flops = 0; ///< of a pass, what HFU adds
 };

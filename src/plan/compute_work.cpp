@@ -4,7 +4,9 @@ namespace fsdp::plan {
 
 namespace {
 
-double number(std::int64_t value) { return static_cast<double>(value); }
+double number(std::int64_t value) {
+  return static_cast<double>(value);
+}
 
 /// Widths of a block as floating numbers.
 struct Widths {
@@ -187,10 +189,10 @@ double model_flops_per_token(
   double idle = 0;
   if (transformer.experts > 0) {
     const double matrices = transformer.mlp == Mlp::kGated ? 3 : 2;
-    idle = blocks *
-           (number(transformer.experts) -
-            number(transformer.experts_per_token)) *
-           matrices * number(transformer.hidden) * number(transformer.ffn);
+    idle =
+        blocks *
+        (number(transformer.experts) - number(transformer.experts_per_token)) *
+        matrices * number(transformer.hidden) * number(transformer.ffn);
   }
   double attention = 0;
   for (const auto kind : {BlockKind::kPlain, BlockKind::kWithCrossAttention}) {
@@ -213,8 +215,7 @@ double recompute_flops_per_token(
     return 0;
   }
   double flops = 0;
-  const std::int64_t blocks =
-      transformer.layers + transformer.encoder_layers;
+  const std::int64_t blocks = transformer.layers + transformer.encoder_layers;
   const auto of_kind = [&](BlockKind kind) {
     const BlockWork work = block_work(transformer, kind, job);
     const bool all = job.checkpointing == Checkpointing::kFull;
@@ -229,8 +230,7 @@ double recompute_flops_per_token(
                            ? of_kind(BlockKind::kWithCrossAttention)
                            : 0;
   for (std::int64_t i = 0; i < blocks; ++i) {
-    flops +=
-        kind_of_block(transformer, i) == BlockKind::kPlain ? plain : cross;
+    flops += kind_of_block(transformer, i) == BlockKind::kPlain ? plain : cross;
   }
   return flops;
 }

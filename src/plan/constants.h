@@ -34,7 +34,7 @@ inline constexpr Constant kBestMatmulOfPeak{
     "measured"};
 inline constexpr Constant kSustainedShare{
     "long-run rate over the best matrix product, Hopper and later",
-    0.907,
+    0.91,
     "1",
     Origin::kFitted,
     "training for minutes is limited by power, the best product of a short "
@@ -61,43 +61,27 @@ inline constexpr std::array<MatmulSize, 4> kMatmulSizes{{
     {128e9, 0.95},
 }};
 
-// Attention, of the device's peak.
+// Fused attention, shares of the device's peak, forward and backward alike.
 
-/// Of one generation of FlashAttention, on A100.
-struct AttentionShares {
-  Constant forward;
-  Constant backward;
-};
-
-inline constexpr AttentionShares kFlashAttention1{
-    {"FlashAttention 1, forward",
-     0.40,
-     "1",
-     Origin::kCited,
-     "FlashAttention-2 paper: 30 to 50 % of A100, the middle"},
-    {"FlashAttention 1, backward",
-     0.30,
-     "1",
-     Origin::kCited,
-     "FlashAttention-2 paper: 25 to 35 % of A100, the middle"}};
-inline constexpr AttentionShares kFlashAttention2{
-    {"FlashAttention 2, forward",
-     0.66,
-     "1",
-     Origin::kCited,
-     "FlashAttention-2 paper: 50 to 73 % of A100, inside the range"},
-    {"FlashAttention 2, backward",
-     0.57,
-     "1",
-     Origin::kCited,
-     "FlashAttention-2 paper: 50 to 63 % of A100, the middle"}};
-inline constexpr Constant kAttentionOnHopper{
-    "FlashAttention's share on Hopper over that on A100",
-    0.35 / 0.60,
+inline constexpr Constant kFlashAttention1{
+    "FlashAttention 1 on A100",
+    0.325,
     "1",
     Origin::kCited,
-    "FlashAttention-3 abstract: FlashAttention 2 reaches 35 % of H100, about "
-    "60 % of A100"};
+    "FlashAttention-2 paper, abstract: 25 to 40 % of the peak, the middle"};
+inline constexpr Constant kFlashAttention2{
+    "FlashAttention 2 on A100",
+    0.615,
+    "1",
+    Origin::kCited,
+    "FlashAttention-2 paper, abstract: 50 to 73 % of the peak, the middle"};
+inline constexpr Constant kFlashAttention2OnHopper{
+    "FlashAttention 2 on H100",
+    0.35,
+    "1",
+    Origin::kCited,
+    "FlashAttention-3 paper, abstract: 35 % of the peak; FlashAttention 1 "
+    "loses as much"};
 
 // Memory.
 
@@ -124,7 +108,7 @@ inline constexpr Constant kContentionProcessors{
     "NCCL's kernels hold about 16 of 108 processors"};
 inline constexpr Constant kContentionBytes{
     "memory bytes that a collective moves for each byte it sends",
-    6.14,
+    6.1,
     "bytes/byte",
     Origin::kFitted,
     "hops through NCCL's buffers, copies in and out, cast, division"};
@@ -156,11 +140,13 @@ inline constexpr Constant kHostShare{
     "1",
     Origin::kCited,
     "stas00/ml-engineering: 55.4 of 63 GB/s from host to H200"};
-// NCCL's model of collectives (src/graph/tuning.cc at 5067397c), seconds.
+// NCCL's model of collectives (src/graph/tuning.cc at 5067397c), its protocol
+// "Simple". LL and LL128 would promise small tensors 3 to 10 times what is
+// measured over several nodes (stas00/ml-engineering, 4 x 8 B200).
 
-/// Latency in seconds of the start, of a hop inside a node and of one between
-/// nodes; share of the bus bandwidth that the protocol reaches.
-struct Protocol {
+/// Seconds of the start, of a hop inside a node and of one between nodes; share
+/// of the ring's bandwidth.
+struct Algorithm {
   std::string_view name;
   double base = 0;
   double node_hop = 0;
@@ -168,27 +154,16 @@ struct Protocol {
   double bandwidth_share = 1;
 };
 
-inline constexpr std::array<Protocol, 3> kRingProtocols{{
-    {"LL", 6.6e-6, 0.6e-6, 2.7e-6, 0.5},
-    {"LL128", 14e-6, 1.9e-6, 4.0e-6, 0.92},
-    {"Simple", 8.4e-6, 3.4e-6, 14e-6, 1.0},
-}};
-/// A tree reaches 0.92 of a ring's bandwidth.
-inline constexpr std::array<Protocol, 3> kTreeProtocols{{
-    {"LL", 6.8e-6, 0.6e-6, 5.0e-6, 0.5 * 0.92},
-    {"LL128", 14e-6, 1.25e-6, 8.5e-6, 0.92 * 0.92},
-    {"Simple", 8.4e-6, 4.0e-6, 14e-6, 0.92},
-}};
+inline constexpr Algorithm kRing{"ring", 8.4e-6, 3.4e-6, 14e-6, 1};
+inline constexpr Algorithm kTree{"tree", 8.4e-6, 4.0e-6, 14e-6, 0.92};
 
 inline constexpr std::array kConstants{
     &kBestMatmulOfPeak,
     &kSustainedShare,
     &kHalfRateLength,
-    &kFlashAttention1.forward,
-    &kFlashAttention1.backward,
-    &kFlashAttention2.forward,
-    &kFlashAttention2.backward,
-    &kAttentionOnHopper,
+    &kFlashAttention1,
+    &kFlashAttention2,
+    &kFlashAttention2OnHopper,
     &kMemoryShare,
     &kHostMemoryBandwidth,
     &kContentionProcessors,

@@ -25,6 +25,8 @@ struct Sheet {
   int devices_per_node;
 };
 
+// The best product of the 500 W part is the 700 W part's by their power, which
+// no source prints.
 // clang-format off
 constexpr std::array kSheets{
     // name                       bf16   fp16   tf32  fp32  fp8    best  Hopper  GiB    HBM   node host   net  per node

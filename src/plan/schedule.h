@@ -43,7 +43,7 @@ struct Schedule {
 
 /// What is asked beside the job.
 struct Conditions {
-  double link_factor = 1;      ///< bandwidth of every link, of what it should be
+  double link_factor = 1; ///< bandwidth of every link, of what it should be
   double straggler_factor = 1; ///< compute seconds of the slowest rank
   /// Neighbouring blocks are merged into units of at least so many bytes of
   /// gathered parameters; 0: every block is a unit.

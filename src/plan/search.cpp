@@ -147,8 +147,8 @@ class Family {
       if (plan.fits) {
         const ComputeTimes& compute = times_of(job);
         if (!schedule) {
-          schedule = make_schedule(
-              request_.model, job, request_.cluster, compute);
+          schedule =
+              make_schedule(request_.model, job, request_.cluster, compute);
           schedule->optimizer =
               optimizer_time(request_.model, job, request_.cluster);
         }
@@ -256,14 +256,13 @@ void check_request(const SearchRequest& request) {
 }
 
 void rank_plans(std::vector<PlannedJob>& plans, const Cluster& cluster) {
-  std::ranges::stable_sort(
-      plans, [](const PlannedJob& a, const PlannedJob& b) {
-        if (a.fits != b.fits) {
-          return a.fits;
-        }
-        return a.fits ? a.step.seconds < b.step.seconds
-                      : a.memory.total() < b.memory.total();
-      });
+  std::ranges::stable_sort(plans, [](const PlannedJob& a, const PlannedJob& b) {
+    if (a.fits != b.fits) {
+      return a.fits;
+    }
+    return a.fits ? a.step.seconds < b.step.seconds
+                  : a.memory.total() < b.memory.total();
+  });
   for (PlannedJob& plan : plans) {
     if (!plan.fits) {
       plan.why = why_not(plan, cluster);

@@ -53,9 +53,11 @@ class Pass {
         schedule_.root.unshard);
     std::vector<Stage> stages;
     stages.reserve(schedule_.blocks.size() + 2);
-    stages.push_back({&schedule_.root, 0, schedule_.embedding.forward, {}, false});
+    stages.push_back(
+        {&schedule_.root, 0, schedule_.embedding.forward, {}, false});
     for (const ScheduledUnit& block : schedule_.blocks) {
-      stages.push_back({&block, 0, block.compute.forward, block.unshard, false});
+      stages.push_back(
+          {&block, 0, block.compute.forward, block.unshard, false});
     }
     stages.push_back({&schedule_.root, 0, schedule_.head.forward, {}, false});
     run_stages(stages, "forward");
@@ -303,8 +305,8 @@ Throughput throughput_of(
   Throughput result;
   result.tokens_per_second = tokens / step.seconds;
   result.mfu = passes * compute.model_flops / attainable;
-  result.hfu = passes * (compute.model_flops + compute.recompute_flops) /
-               attainable;
+  result.hfu =
+      passes * (compute.model_flops + compute.recompute_flops) / attainable;
   return result;
 }
 

@@ -18,7 +18,7 @@ namespace fsdp::plan {
 
 struct SimulatedStep {
   double seconds = 0;
-  double compute = 0;       ///< at full rate, optimizer included
+  double compute = 0; ///< at full rate, optimizer included
   double optimizer = 0;
   double communication = 0;
   double exposed = 0;    ///< communication while nothing computes

@@ -75,8 +75,7 @@ std::string_view name_of(Category category) {
   return "";
 }
 
-std::vector<double> exposed_seconds(
-    std::span<const Event> events, int rank) {
+std::vector<double> exposed_seconds(std::span<const Event> events, int rank) {
   std::vector<double> exposed(events.size());
   sweep(
       events,

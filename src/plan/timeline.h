@@ -34,9 +34,9 @@ struct Event {
 std::vector<double> exposed_seconds(std::span<const Event> events, int rank);
 
 struct BusyTimes {
-  double start = 0; ///< of the first event
-  double end = 0;   ///< of the last
-  double compute = 0;       ///< at least one computes, optimizer included
+  double start = 0;   ///< of the first event
+  double end = 0;     ///< of the last
+  double compute = 0; ///< at least one computes, optimizer included
   double optimizer = 0;
   double communication = 0; ///< at least one collective runs
   double idle = 0;          ///< nothing runs

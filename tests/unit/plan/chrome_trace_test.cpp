@@ -105,7 +105,8 @@ TEST_F(ChromeTrace, RefusesFilesThatAreNoTrace) {
   expect_refused(
       "{\"a\": 1}",
       "is no trace: expected a list of events, or an object with traceEvents");
-  expect_refused("{\"traceEvents\": 3}",
+  expect_refused(
+      "{\"traceEvents\": 3}",
       "is no trace: expected a list of events, or an object with traceEvents");
   const std::string none =
       "holds no event of the categories compute, unshard, reduce or optimizer; "

@@ -21,7 +21,10 @@ constexpr double kGiB = 1024.0 * 1024 * 1024;
 
 /// "busbw" as nccl-tests computes it.
 double bus_bandwidth(
-    Collective collective, double bytes, RankGroup group, const Device& device) {
+    Collective collective,
+    double bytes,
+    RankGroup group,
+    const Device& device) {
   const auto n = static_cast<double>(group.ranks);
   const double factor =
       (collective == Collective::kAllReduce ? 2 : 1) * (n - 1) / n;
@@ -56,33 +59,46 @@ TEST(CollectiveTime, FollowsThePublishedBandwidthOfLargeTensors) {
 }
 
 TEST(CollectiveTime, SmallTensorsAreFarFromThatBandwidth) {
+  // GB/s measured on 4 nodes of 8 B200 and on one; MiB.
   const Device b200 = with_links(900e9, 50e9);
-  const auto share = [&](double bytes) {
-    return bus_bandwidth(Collective::kAllReduce, bytes, {32, 4}, b200) /
-           bus_bandwidth(Collective::kAllReduce, 16 * kGiB, {32, 4}, b200);
+  struct Measured {
+    double mebibytes;
+    RankGroup group;
+    double gigabytes;
   };
-  // Measured: 0.014, 0.17, 0.41, 0.95 of the largest.
-  EXPECT_LT(share(kGiB / 1024), 0.06);
-  EXPECT_LT(share(kGiB / 64), 0.4);
-  EXPECT_LT(share(kGiB / 16), 0.7);
-  EXPECT_GT(share(kGiB), 0.85);
+  for (const Measured& measured :
+       {Measured{1, {32, 4}, 5.4},
+        Measured{16, {32, 4}, 64},
+        Measured{64, {32, 4}, 157},
+        Measured{256, {32, 4}, 229},
+        Measured{1024, {32, 4}, 362},
+        Measured{1, {8, 1}, 36},
+        Measured{16, {8, 1}, 255}}) {
+    SCOPED_TRACE(std::to_string(measured.mebibytes) + " MiB");
+    const double modelled = bus_bandwidth(
+                                Collective::kAllReduce,
+                                measured.mebibytes * 1024 * 1024,
+                                measured.group,
+                                b200) /
+                            1e9;
+    EXPECT_LT(modelled, 1.4 * measured.gigabytes);
+    EXPECT_GT(modelled, measured.gigabytes / 1.4);
+  }
 }
 
 TEST(CollectiveTime, AddsHopsOfTheRingToTheBytes) {
   // 32 ranks on 4 nodes, a gather of 1 GiB: 28 hops inside, 3 between.
   const CollectiveTime time = collective_time(
       Collective::kAllGather, kGiB, {32, 4}, with_links(450e9, 50e9));
-  EXPECT_EQ(time.algorithm, "ring Simple");
+  EXPECT_EQ(time.algorithm, "ring");
   EXPECT_NEAR(time.latency, 8.4e-6 + 28 * 3.4e-6 + 3 * 14e-6, 1e-12);
   // The network's 8 cards carry 360 GB/s, as the links inside a node do.
   EXPECT_NEAR(time.transfer, kGiB * 31 / 32 / 360e9, 1e-9);
 }
 
 TEST(CollectiveTime, OneRankOfANodeHasOneCard) {
-  EXPECT_NEAR(
-      ring_bandwidth({16, 16}, with_links(450e9, 50e9)), 45e9, 1);
-  EXPECT_NEAR(
-      ring_bandwidth({16, 2}, with_links(450e9, 25e9)), 180e9, 1);
+  EXPECT_NEAR(ring_bandwidth({16, 16}, with_links(450e9, 50e9)), 45e9, 1);
+  EXPECT_NEAR(ring_bandwidth({16, 2}, with_links(450e9, 25e9)), 180e9, 1);
   EXPECT_NEAR(ring_bandwidth({8, 1}, with_links(450e9, 0)), 360e9, 1);
 }
 
@@ -92,14 +108,14 @@ TEST(CollectiveTime, ATreeWinsWhereHopsCount) {
     return collective_time(Collective::kAllReduce, bytes, group, device)
         .algorithm;
   };
-  EXPECT_EQ(of(1e4, {4096, 512}).substr(0, 4), "tree");
-  EXPECT_EQ(of(64 * kGiB, {16, 2}), "ring Simple");
-  EXPECT_EQ(of(1e3, {8, 1}), "ring LL");
+  EXPECT_EQ(of(1e4, {4096, 512}), "tree");
+  EXPECT_EQ(of(64 * kGiB, {16, 2}), "ring");
+  EXPECT_EQ(of(1e3, {8, 1}), "ring");
   EXPECT_EQ(of(1e9, {1, 1}), "none");
   // Gathers have no tree.
   EXPECT_EQ(
       collective_time(Collective::kAllGather, 1e4, {4096, 512}, device)
-          .algorithm.substr(0, 4),
+          .algorithm,
       "ring");
 }
 
@@ -128,15 +144,14 @@ TEST(CollectiveTime, GrowsWithBytesAndRanksAndSlowness) {
 TEST(CollectiveTime, GroupsLieOnAsFewNodesAsTheyCan) {
   Job job = bf16_job(Strategy::kHybridShard);
   const Cluster cluster = round_cluster(4, 8);
-  const auto expect = [&](std::int64_t shard_size,
-                          RankGroup shard,
-                          RankGroup replica) {
-    job.shard_size = shard_size;
-    EXPECT_EQ(shard_group(job, cluster).ranks, shard.ranks);
-    EXPECT_EQ(shard_group(job, cluster).nodes, shard.nodes);
-    EXPECT_EQ(replica_group(job, cluster).ranks, replica.ranks);
-    EXPECT_EQ(replica_group(job, cluster).nodes, replica.nodes);
-  };
+  const auto expect =
+      [&](std::int64_t shard_size, RankGroup shard, RankGroup replica) {
+        job.shard_size = shard_size;
+        EXPECT_EQ(shard_group(job, cluster).ranks, shard.ranks);
+        EXPECT_EQ(shard_group(job, cluster).nodes, shard.nodes);
+        EXPECT_EQ(replica_group(job, cluster).ranks, replica.ranks);
+        EXPECT_EQ(replica_group(job, cluster).nodes, replica.nodes);
+      };
   expect(2, {2, 1}, {16, 4});
   expect(8, {8, 1}, {4, 4});
   expect(16, {16, 2}, {2, 2});

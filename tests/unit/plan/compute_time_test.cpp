@@ -36,7 +36,8 @@ double matrix_numel(const UnitShape& unit) {
 }
 
 TEST(ComputeWork, AProductTakesTwoFlopsAMatrixElement) {
-  for (const char* name : {"gpt2", "gpt2-xl", "llama2-7b", "llama2-70b", "llama3-8b"}) {
+  for (const char* name :
+       {"gpt2", "gpt2-xl", "llama2-7b", "llama2-70b", "llama3-8b"}) {
     SCOPED_TRACE(name);
     const ModelShape model = model_of(find_model(name));
     const BlockWork work =
@@ -51,8 +52,7 @@ TEST(ComputeWork, AMixtureComputesTheChosenExpertsOnly) {
   dense.experts = 0;
   dense.experts_per_token = 0;
   const auto flops = [](const Transformer& transformer) {
-    return linear_flops(
-        block_work(transformer, BlockKind::kPlain, bf16_job()));
+    return linear_flops(block_work(transformer, BlockKind::kPlain, bf16_job()));
   };
   const double mlp = 2.0 * 3 * 4096 * 14336;
   EXPECT_DOUBLE_EQ(flops(mixtral), flops(dense) + mlp + 2.0 * 4096 * 8);
@@ -78,8 +78,8 @@ TEST(ComputeWork, ModelFlopsAreSixAParameterAndTwelveAnAttention) {
   const ModelShape model = round_model(10, 2048);
   Job job = bf16_job();
   job.seq_len = 4096;
-  const double expected = 6.0 * static_cast<double>(model.num_params()) +
-                          12.0 * 10 * 2048 * 4096;
+  const double expected =
+      6.0 * static_cast<double>(model.num_params()) + 12.0 * 10 * 2048 * 4096;
   EXPECT_DOUBLE_EQ(
       model_flops_per_token(*model.transformer, model.num_params(), job),
       expected);
@@ -201,8 +201,9 @@ TEST(ComputeTime, AnEncoderDecoderHasTwoKindsOfBlocks) {
 TEST(ComputeTime, RefusesWhatItCannotKnow) {
   ModelShape model = round_model(2, 1024);
   const auto refusal = [&](const Device& device) {
-    return fsdp::testing::thrown_text<ConfigError>(
-        [&] { compute_times(model, bf16_job(), {device, 1, 8}); });
+    return fsdp::testing::thrown_text<ConfigError>([&] {
+      compute_times(model, bf16_job(), {device, 1, 8});
+    });
   };
   Device device = round_device();
   device.memory_bandwidth = 0;

@@ -33,7 +33,8 @@ inline Cluster round_cluster(std::int64_t nodes, std::int64_t per_node) {
   return {round_device(), nodes, per_node};
 }
 
-/// Blocks of 12 hidden^2 parameters (one tensor each), a root of vocab x hidden.
+/// Blocks of 12 hidden^2 parameters (one tensor each), a root of vocab x
+/// hidden.
 inline ModelShape round_model(
     std::int64_t layers, std::int64_t hidden, std::int64_t vocab = 32'000) {
   Transformer transformer;

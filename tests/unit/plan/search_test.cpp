@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstdio>
 #include <limits>
 #include <string>
 #include <vector>
@@ -45,9 +46,8 @@ MemoryEstimate plain_memory(
 
 double seconds_of(
     const ModelShape& model, const Job& job, const Cluster& cluster) {
-  return simulate(
-             make_schedule(
-                 model, job, cluster, compute_times(model, job, cluster)))
+  return simulate(make_schedule(
+                      model, job, cluster, compute_times(model, job, cluster)))
       .seconds;
 }
 
@@ -78,8 +78,8 @@ double fastest_of_all(const SearchRequest& request) {
           const double memory = static_cast<double>(
               plain_memory(request.model, job, request.cluster).total());
           if (memory <= request.cluster.device.memory_bytes) {
-            best = std::min(
-                best, seconds_of(request.model, job, request.cluster));
+            best =
+                std::min(best, seconds_of(request.model, job, request.cluster));
           }
         }
       }
@@ -96,11 +96,10 @@ SearchRequest request_of(
 TEST(Search, FindsTheFastestOfAllJobs) {
   for (const double memory : {10e9, 20e9, 40e9, 80e9, 640e9}) {
     for (const std::int64_t nodes : {1, 2}) {
-      SearchRequest request = request_of(
-          round_model(4, 4096), round_cluster(nodes, 4), 24 * nodes);
+      SearchRequest request =
+          request_of(round_model(4, 4096), round_cluster(nodes, 4), 24 * nodes);
       request.cluster.device.memory_bytes = memory;
-      SCOPED_TRACE(
-          std::to_string(memory) + " " + std::to_string(nodes));
+      SCOPED_TRACE(std::to_string(memory) + " " + std::to_string(nodes));
       const SearchResult result = search(request, plain_memory);
       const double expected = fastest_of_all(request);
       if (result.best() == nullptr) {
@@ -117,7 +116,7 @@ TEST(Search, FindsTheFastestOfAllJobs) {
 TEST(Search, EveryPlanIsFeasibleAndAsGoodAsItSays) {
   SearchRequest request =
       request_of(round_model(6, 4096), round_cluster(3, 4), 12 * 12);
-  request.cluster.device.memory_bytes = 30e9;
+  request.cluster.device.memory_bytes = 12e9;
   const SearchResult result = search(request, plain_memory);
   ASSERT_GT(result.plans.size(), 10U);
   bool fitted = true;
@@ -131,7 +130,7 @@ TEST(Search, EveryPlanIsFeasibleAndAsGoodAsItSays) {
         plan.fits,
         static_cast<double>(
             plain_memory(request.model, plan.job, request.cluster).total()) <=
-            30e9);
+            12e9);
     EXPECT_LE(plan.fits, fitted); // those that fit come first
     if (plan.fits) {
       EXPECT_NEAR(
@@ -150,7 +149,7 @@ TEST(Search, EveryPlanIsFeasibleAndAsGoodAsItSays) {
 TEST(Search, SaysWhyTheOthersLose) {
   SearchRequest request =
       request_of(round_model(6, 4096), round_cluster(2, 8), 64);
-  request.cluster.device.memory_bytes = 20e9;
+  request.cluster.device.memory_bytes = 10e9;
   const SearchResult result = search(request, plain_memory);
   ASSERT_NE(result.best(), nullptr);
   const auto why = [&](Strategy strategy, Checkpointing checkpointing) {
@@ -162,25 +161,21 @@ TEST(Search, SaysWhyTheOthersLose) {
     }
     return std::string("not there");
   };
-  const std::int64_t parameters = request.model.num_params();
-  EXPECT_EQ(
-      why(Strategy::kNoShard, Checkpointing::kFull),
-      [&] {
-        Job job = bf16_job(Strategy::kNoShard);
-        job.prefetch_depth = 0;
-        job.checkpointing = Checkpointing::kFull;
-        const auto needed = static_cast<double>(
-            plain_memory(request.model, job, request.cluster).total());
-        char text[100];
-        std::snprintf(
-            text,
-            sizeof(text),
-            "needs %.3g GB more than the device has, most of it optimizer "
-            "state",
-            (needed - 20e9) / 1e9);
-        return std::string(text);
-      }())
-      << parameters;
+  EXPECT_EQ(why(Strategy::kNoShard, Checkpointing::kFull), [&] {
+    Job job = bf16_job(Strategy::kNoShard);
+    job.prefetch_depth = 0;
+    job.checkpointing = Checkpointing::kFull;
+    const auto needed = static_cast<double>(
+        plain_memory(request.model, job, request.cluster).total());
+    char text[100];
+    std::snprintf(
+        text,
+        sizeof(text),
+        "needs %.3g GB more than the device has, most of it optimizer "
+        "state",
+        (needed - 10e9) / 1e9);
+    return std::string(text);
+  }());
   EXPECT_THAT(
       result.plans[1].why,
       ::testing::AnyOf(
@@ -201,19 +196,25 @@ TEST(Search, GivesTheSameAgain) {
 }
 
 TEST(Search, ATrillionParametersOnSixteenThousandDevices) {
-  const SearchRequest request = request_of(
-      round_model(128, 25'600), round_cluster(2048, 8), 16'384 * 12);
+  const SearchRequest request =
+      request_of(round_model(128, 25'600), round_cluster(2048, 8), 16'384 * 12);
   EXPECT_GT(request.model.num_params(), 1'000'000'000'000);
-  const auto begin = std::chrono::steady_clock::now();
-  const SearchResult result = search(request, plain_memory);
-  const std::chrono::duration<double> elapsed =
-      std::chrono::steady_clock::now() - begin;
-  ASSERT_NE(result.best(), nullptr);
-  EXPECT_GT(result.considered, 1000);
+  SearchRequest roomy = request; // every plan fits and is simulated
+  roomy.cluster.device.memory_bytes = 1e15;
+  for (const SearchRequest& each : {request, roomy}) {
+    const auto begin = std::chrono::steady_clock::now();
+    const SearchResult result = search(each);
+    const std::chrono::duration<double> elapsed =
+        std::chrono::steady_clock::now() - begin;
+    ASSERT_NE(result.best(), nullptr);
+    std::printf(
+        "%d plans in %.3f s\n",
+        static_cast<int>(result.considered),
+        elapsed.count());
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
-  EXPECT_LT(elapsed.count(), 1);
+    EXPECT_LT(elapsed.count(), 1);
 #endif
-  RecordProperty("seconds", std::to_string(elapsed.count()));
+  }
 }
 
 TEST(Search, OneDeviceAndSharedMemoryHaveFewPlans) {

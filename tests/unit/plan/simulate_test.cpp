@@ -64,8 +64,7 @@ class RandomSchedules {
 
  private:
   UnitTime times(bool recompute) {
-    return {
-        0.5 * pick(9), recompute ? 0.5 * pick(9) : 0, 0.5 * pick(17)};
+    return {0.5 * pick(9), recompute ? 0.5 * pick(9) : 0, 0.5 * pick(17)};
   }
 
   ScheduledUnit unit(const std::string& name) {
@@ -86,27 +85,26 @@ class Operations {
  public:
   std::size_t add(
       bool on_link, double seconds, std::vector<std::size_t> waits_for) {
+    // What takes no time is not issued, so that it waits for no queue.
+    const bool is_issued = !on_link || seconds > 0;
     double& free = on_link ? link_free_ : compute_free_;
-    double start = free;
+    double start = is_issued ? free : 0;
     for (const std::size_t other : waits_for) {
       start = std::max(start, ends_.at(other));
     }
-    free = start + seconds;
-    (on_link ? link_ : compute_) += seconds;
-    ends_.push_back(free);
+    ends_.push_back(start + seconds);
+    if (is_issued) {
+      free = ends_.back();
+    }
     return ends_.size() - 1;
   }
 
   double end() const { return std::max(link_free_, compute_free_); }
-  double link() const { return link_; }
-  double compute() const { return compute_; }
 
  private:
   std::vector<double> ends_;
   double link_free_ = 0;
   double compute_free_ = 0;
-  double link_ = 0;
-  double compute_ = 0;
 };
 
 /// Seconds of one pass by its operations alone.
@@ -122,7 +120,8 @@ Operations operations_of(const Schedule& s, bool reduces) {
   // Turn 0 is the embedding, turn i + 1 block i, the last one the head.
   const auto gather_forward = [&](int turn, std::size_t after) {
     if (turn >= 1 && turn <= count) {
-      gathers[turn] = ops.add(true, s.blocks[turn - 1].unshard.seconds, {after});
+      gathers[turn] =
+          ops.add(true, s.blocks[turn - 1].unshard.seconds, {after});
     }
   };
   for (int turn = 0; turn <= depth; ++turn) {
@@ -143,7 +142,8 @@ Operations operations_of(const Schedule& s, bool reduces) {
   gathers.clear();
   const auto gather_backward = [&](int turn, std::size_t after) {
     if (turn >= 1 && turn <= count && s.reshard_after_forward) {
-      gathers[turn] = ops.add(true, s.blocks[count - turn].unshard.seconds, {after});
+      gathers[turn] =
+          ops.add(true, s.blocks[count - turn].unshard.seconds, {after});
     }
   };
   for (int turn = 0; turn <= depth; ++turn) {
@@ -259,8 +259,7 @@ TEST(Simulate, StaysBetweenTheLongerStreamAndTheirSum) {
     std::ranges::for_each(schedule.blocks, contend);
     const SimulatedStep step = simulate(schedule);
     SCOPED_TRACE("schedule " + std::to_string(i));
-    ASSERT_GE(
-        step.seconds, std::max(step.compute, step.communication) - kNear);
+    ASSERT_GE(step.seconds, std::max(step.compute, step.communication) - kNear);
     ASSERT_LE(step.seconds, step.compute + step.communication + kNear);
     ASSERT_NEAR(
         step.seconds, step.compute + step.contention + step.exposed, kNear);
@@ -371,8 +370,7 @@ TEST(Simulate, TracesTheLastPassesOfManyAndCountsAll) {
   const SimulatedStep unsynced = simulate(schedule);
   EXPECT_EQ(unsynced.passes_left_out, schedule.passes - kTracedPasses);
   EXPECT_EQ(
-      std::ranges::count(
-          unsynced.events, Category::kReduce, &Event::category),
+      std::ranges::count(unsynced.events, Category::kReduce, &Event::category),
       2);
 }
 
