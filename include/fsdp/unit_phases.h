@@ -19,7 +19,8 @@ enum class UnitPhase : std::uint8_t {
   kForward,     ///< phases of units inside it nest
   kBackward,    ///< may end after the next unit's has begun
   kPublish,     ///< shows the shards to the ranks of the host (root's name)
-  kUnshard,     ///< a gather: from its begin until the parameters show all rows
+  kUnshard,     ///< a gather over messages: from its begin until the parameters
+                ///< show all rows
   kWaitUnshard, ///< begins a gather, or waits for it
   kReduce,      ///< hands gradients over, sums them, or waits for them
 };

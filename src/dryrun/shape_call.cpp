@@ -7,6 +7,7 @@
 #include <c10/core/TensorImpl.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -140,9 +141,9 @@ c10::IValue map_tensors(const c10::IValue& value, const F& f) {
   return value;
 }
 
-std::string first_line(const c10::Error& error) {
+std::string first_sentence(const c10::Error& error) {
   const std::string text = error.what_without_backtrace();
-  return text.substr(0, text.find('\n'));
+  return text.substr(0, std::min(text.find('\n'), text.find(". ")));
 }
 
 } // namespace
@@ -165,7 +166,7 @@ void call_with_shapes(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
   } catch (const c10::Error& error) {
     throw UsageError(
         "dry run: '" + toString(schema.operator_name()) +
-        "' gives no shape without values (" + first_line(error) +
+        "' gives no shape without values (" + first_sentence(error) +
         "); leave it out of what is run dry");
   }
   for (std::size_t i = begin; i < stack.size(); ++i) {

@@ -169,6 +169,20 @@ void fused_step(
     const OptionalTensor&,
     const OptionalTensor&) {}
 
+void fused_sgd_step(
+    at::TensorList,
+    at::TensorList,
+    at::TensorList,
+    double,
+    double,
+    double,
+    double,
+    bool,
+    bool,
+    bool,
+    const OptionalTensor&,
+    const OptionalTensor&) {}
+
 } // namespace
 
 void register_shape_kernels() {
@@ -188,6 +202,7 @@ void register_shape_kernels() {
       &flash_attention_backward);
   shapes->impl("_fused_adam_", &fused_step);
   shapes->impl("_fused_adamw_", &fused_step);
+  shapes->impl("_fused_sgd_", &fused_sgd_step);
   static auto* composed = new Library(
       Library::IMPL,
       "aten",

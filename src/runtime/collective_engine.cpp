@@ -115,6 +115,9 @@ void CollectiveEngine::pack_grads(Reduction& reduction) const {
     reduction.has_grad.push_back(grad.defined());
     for (int rank = 0; rank < communicator().size(); ++rank) {
       const RowRange rows = param.rows(rank);
+      if (rows.length == 0) {
+        continue; // of thousands of ranks, many
+      }
       const at::Tensor place = reduction.packed.narrow(
           0,
           reduction.layout.begins[i][static_cast<std::size_t>(rank)],

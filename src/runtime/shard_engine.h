@@ -34,6 +34,8 @@ class ShardEngine {
   virtual void publish(
       const Request& request, std::span<ParamGroup* const> groups) = 0;
 
+  /// Whether a gather moves rows; else all of them are there once published.
+  virtual bool gathers_move_rows() const { return true; }
   /// [collective] Begins to gather; at most once before finish_unshard.
   virtual void start_unshard(ParamGroup& group) = 0;
   /// Waits, and switches the parameters to their gathered form.

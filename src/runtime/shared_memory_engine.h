@@ -32,6 +32,7 @@ class SharedMemoryEngine final : public ShardEngine {
   void add(ParamGroup& group) override;
   void publish(
       const Request& request, std::span<ParamGroup* const> groups) override;
+  bool gathers_move_rows() const override { return false; }
   void start_unshard(ParamGroup& group) override;
   void finish_unshard(ParamGroup& group) override;
   void reshard(ParamGroup& group) override;

@@ -61,7 +61,7 @@ void Unit::start_unshard() {
   if (state_ != State::kSharded || group_.params.empty()) {
     return;
   }
-  tree_->begin(UnitPhase::kUnshard, *this);
+  mark_gather(/*begins=*/true);
   {
     const PhaseScope scope(*tree_, UnitPhase::kWaitUnshard, *this);
     tree_->engine().start_unshard(group_);
@@ -69,6 +69,13 @@ void Unit::start_unshard() {
   state_ = State::kUnsharding;
   ++num_unshards_;
   tree_->observe(UnitEvent::kUnshard, *this);
+}
+
+void Unit::mark_gather(bool begins) const {
+  if (tree_->engine().gathers_move_rows()) {
+    begins ? tree_->begin(UnitPhase::kUnshard, *this)
+           : tree_->end(UnitPhase::kUnshard, *this);
+  }
 }
 
 void Unit::unshard() {
@@ -84,7 +91,7 @@ void Unit::unshard() {
       tree_->engine().finish_unshard(group_);
     }
     state_ = State::kUnsharded;
-    tree_->end(UnitPhase::kUnshard, *this);
+    mark_gather(/*begins=*/false);
     tree_->observe(UnitEvent::kWaitUnshard, *this);
   }
 }
@@ -95,7 +102,7 @@ void Unit::reshard() {
   }
   tree_->engine().reshard(group_);
   if (state_ == State::kUnsharding) { // nobody has used it
-    tree_->end(UnitPhase::kUnshard, *this);
+    mark_gather(/*begins=*/false);
   }
   state_ = State::kSharded;
   tree_->observe(UnitEvent::kReshard, *this);

@@ -80,6 +80,7 @@ class Unit final : public detail::ForwardHooks,
 
   bool is_root() const;
   bool reshards_after_forward() const;
+  void mark_gather(bool begins) const;
   void cast_inputs(const std::vector<at::Tensor*>& inputs) const;
   void cast_outputs(const std::vector<at::Tensor*>& outputs) const;
   void hook_inputs(const std::vector<at::Tensor*>& inputs);
