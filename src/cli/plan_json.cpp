@@ -24,6 +24,7 @@ Json json_of_memory(
   json["host"] = memory.host;
   const auto spare = spare_bytes(request, memory);
   json["spare"] = spare ? Json(*spare) : Json(nullptr);
+  json["crowded"] = is_crowded(memory, request.cluster.device);
   json["fits"] = spare ? Json(*spare >= 0) : Json(nullptr);
   return json;
 }
@@ -64,7 +65,9 @@ Json json_of_job(const plan::Job& job, const plan::Cluster& cluster) {
       {"accumulation", job.accumulation},
       {"sync_every_pass", job.sync_every_pass},
       {"checkpointing", name_of(job.checkpointing)},
+      {"checkpointed_blocks", job.checkpointed_blocks},
       {"fused_attention", job.fused_attention},
+      {"fused_loss", job.fused_loss},
       {"compiled", job.compiled},
       {"prefetch", job.prefetch_depth}};
 }

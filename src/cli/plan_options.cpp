@@ -70,7 +70,9 @@ std::vector<Choice<Transport>> transports() {
 
 std::vector<Choice<plan::Runtime>> runtimes() {
   return {
-      {"libfsdp", plan::Runtime::kLibfsdp}, {"fsdp2", plan::Runtime::kFsdp2}};
+      {"libfsdp", plan::Runtime::kLibfsdp},
+      {"fsdp2", plan::Runtime::kFsdp2},
+      {"fsdp1", plan::Runtime::kFsdp1}};
 }
 
 std::vector<Choice<bool>> attentions() {
@@ -170,7 +172,12 @@ constexpr std::array kFlags{
     Flag{"--accumulation", "N", "Passes of a step (default: 1)"},
     Flag{"--no-sync", "", "Only the last pass of a step reduces gradients"},
     Flag{"--checkpointing", "NAME", "none, selective or full (default: none)"},
+    Flag{
+        "--checkpointed-blocks",
+        "N",
+        "Of the first N blocks only (default: of all)"},
     Flag{"--attention", "NAME", "fused or plain (default: fused)"},
+    Flag{"--fused-loss", "", "The loss copies no logits to fp32"},
     Flag{"--compile", "", "Elementwise operations are fused"},
     Flag{"--prefetch", "N", "Units gathered ahead (default: 1)"},
     Flag{
@@ -181,8 +188,8 @@ constexpr std::array kFlags{
     Flag{
         "--runtime",
         "NAME",
-        "Whose buffers and messages: libfsdp or fsdp2, PyTorch over NCCL "
-        "(default: libfsdp)"},
+        "Whose buffers and messages: libfsdp, or fsdp2 or fsdp1, PyTorch over "
+        "NCCL (default: libfsdp)"},
 };
 
 /// Each of these replaces one figure of a device.
@@ -313,6 +320,7 @@ plan::Device PlanOptions::read_device(const Precision& precision) const {
   const bool own = std::ranges::any_of(
       kOwnFigures, [&](const char* flag) { return text(flag).has_value(); });
   plan::Device device;
+  device.has_caching_allocator = true;
   if (name || !own) {
     device = plan::find_device(name.value_or(kDefaultDevice));
   }
@@ -370,6 +378,8 @@ plan::Job PlanOptions::read_job() const {
   job.fused_attention =
       choose("--attention", attentions(), text("--attention"), true);
   job.compiled = is_on("--compile");
+  job.fused_loss = is_on("--fused-loss");
+  job.checkpointed_blocks = count_or("--checkpointed-blocks", 0);
   job.prefetch_depth = static_cast<int>(
       std::min<std::int64_t>(count_or("--prefetch", 1), INT32_MAX));
   return job;
@@ -393,6 +403,12 @@ void PlanOptions::refuse_without_effect(const plan::Job& job) const {
   if (!job.sync_every_pass && job.accumulation == 1) {
     throw ConfigError(
         "--no-sync without --accumulation: expected 2 passes or more");
+  }
+  if (job.checkpointing == Checkpointing::kNone &&
+      text("--checkpointed-blocks")) {
+    throw ConfigError(
+        "--checkpointed-blocks with --checkpointing none: nothing is "
+        "checkpointed there");
   }
   if (job.strategy == Strategy::kNoShard && text("--prefetch")) {
     throw ConfigError(

@@ -84,6 +84,7 @@ std::vector<Component> components_of(const plan::MemoryEstimate& memory) {
       {"full_gradients", memory.full_gradients},
       {"logits", memory.logits},
       {"activations", memory.activations},
+      {"working", memory.working},
       {"overhead", memory.overhead}};
 }
 

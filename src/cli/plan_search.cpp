@@ -28,9 +28,12 @@ constexpr const char* kSearched[] = {
     "--accumulation",
     "--no-sync",
     "--checkpointing",
+    "--checkpointed-blocks",
     "--prefetch"};
 
-std::string number_text(std::int64_t number) { return std::to_string(number); }
+std::string number_text(std::int64_t number) {
+  return std::to_string(number);
+}
 
 std::string percent_text(double share) {
   char text[32];
@@ -71,22 +74,22 @@ std::string text_of(
   for (std::size_t i = 0; i < count; ++i) {
     table.add(row_of(result.plans[i]));
   }
-  const std::string where =
-      number_text(request.cluster.world_size()) + " x " +
-      request.cluster.device.name + " with " +
-      bytes_text(request.cluster.device.memory_bytes) + " each";
+  const std::string where = number_text(request.cluster.world_size()) + " x " +
+                            request.cluster.device.name + " with " +
+                            bytes_text(request.cluster.device.memory_bytes) +
+                            " each";
   std::string text = request.model.name + " on " + where + ", " +
-                     number_text(request.global_batch) +
-                     " sequences a step, " + number_text(result.considered) +
-                     " plans\n";
+                     number_text(request.global_batch) + " sequences a step, " +
+                     number_text(result.considered) + " plans\n";
   if (result.best() == nullptr) {
     text += "none fits; the nearest are\n";
   }
   text += table.text();
   if (count < result.plans.size()) {
-    text += "  and " + number_text(static_cast<std::int64_t>(
-                           result.plans.size() - count)) +
-            " more (--json has them)\n";
+    text +=
+        "  and " +
+        number_text(static_cast<std::int64_t>(result.plans.size() - count)) +
+        " more (--json has them)\n";
   }
   return text;
 }

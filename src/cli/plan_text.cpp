@@ -79,8 +79,20 @@ std::string verdict_of(
   if (!spare) {
     return "whether it fits is not known: give --device or --memory-gb";
   }
-  return *spare >= 0 ? "fits, " + bytes(*spare) + " to spare"
-                     : "does not fit: " + bytes(-*spare) + " too much";
+  if (*spare < 0 && *spare + memory.overhead >= 0) {
+    return "does not fit: " + bytes(-*spare) +
+           " too much, unless the allocator frees memory and asks again";
+  }
+  if (*spare < 0) {
+    return "does not fit: " + bytes(-*spare) + " too much";
+  }
+  std::string text = "fits, " + bytes(*spare) + " to spare";
+  if (is_crowded(memory, request.cluster.device)) {
+    text +=
+        "; so near the limit the allocator frees memory and asks again, which "
+        "made published runs 20 % slower";
+  }
+  return text;
 }
 
 std::string memory_table(const PlanReport& report) {

@@ -1,6 +1,8 @@
 #pragma once
 // What a pass keeps for its backward, and what its logits take. Estimates:
-// docs/planner.md has the counts and their source.
+// docs/planner.md has the counts and their source. All are 0 for a model of
+// which only the tensors are known, and throw ConfigError for what 64 bits
+// cannot count.
 
 #include <cstdint>
 
@@ -10,13 +12,15 @@
 namespace fsdp::plan {
 
 /// Bytes that the blocks keep from the forward to the backward, on a rank.
-/// With full checkpointing also one block's while it is computed again. 0 for a
-/// model of which only the tensors are known. Throws ConfigError for what 64
-/// bits cannot count.
 std::int64_t activation_bytes(const ModelShape& model, const Job& job);
 
-/// Bytes of the logits in the compute dtype, their copy in fp32 for the loss,
-/// and their gradient. 0 as above.
+/// Bytes that one block takes while its backward runs: what checkpointing
+/// computes again, and the gradients of activations.
+std::int64_t working_bytes(const ModelShape& model, const Job& job);
+
+/// Bytes of the logits' log-softmax in fp32 and two gradients of it; with a
+/// fused loss, of the logits and their gradient in the compute dtype. The
+/// program lets go of narrower logits before its backward.
 std::int64_t logit_bytes(const ModelShape& model, const Job& job);
 
 } // namespace fsdp::plan

@@ -192,8 +192,12 @@ ComputeTimes compute_times(
       time_of(BlockKind::kPlain), time_of(BlockKind::kWithCrossAttention)};
   ComputeTimes times;
   for (std::int64_t i = 0; i < blocks; ++i) {
-    times.blocks.push_back(
-        kinds[static_cast<std::size_t>(kind_of_block(transformer, i))]);
+    UnitTime time =
+        kinds[static_cast<std::size_t>(kind_of_block(transformer, i))];
+    if (!is_checkpointed(job, i)) {
+      time.recompute = 0;
+    }
+    times.blocks.push_back(time);
   }
   times.embedding = embedding_time(transformer, job, rates);
   times.head =

@@ -176,9 +176,14 @@ BlockWork head_work(const Transformer& transformer, const Job& job) {
   BlockWork work;
   work.linears.push_back({.in = hidden, .out = vocab});
   // Logits are read, written in fp32, read and written by log_softmax; the
-  // backward reads and writes those twice, and casts. Then the final norm.
-  work.forward_bytes = vocab * (element + 12) + hidden * 3 * element;
-  work.backward_bytes = vocab * (element + 20) + hidden * 6 * element;
+  // backward reads and writes those twice, and casts. A fused loss reads and
+  // writes them once each way. Then the final norm.
+  const double plain = element + 12;
+  const double forward = job.fused_loss ? 2 * element : plain;
+  const double backward = job.fused_loss ? 2 * element : element + 20;
+  work.forward_bytes =
+      vocab * (forward + job.logit_metrics * plain) + hidden * 3 * element;
+  work.backward_bytes = vocab * backward + hidden * 6 * element;
   return work;
 }
 
@@ -230,7 +235,10 @@ double recompute_flops_per_token(
                            ? of_kind(BlockKind::kWithCrossAttention)
                            : 0;
   for (std::int64_t i = 0; i < blocks; ++i) {
-    flops += kind_of_block(transformer, i) == BlockKind::kPlain ? plain : cross;
+    if (is_checkpointed(job, i)) {
+      flops +=
+          kind_of_block(transformer, i) == BlockKind::kPlain ? plain : cross;
+    }
   }
   return flops;
 }

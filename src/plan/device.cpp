@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "fsdp/error.h"
+#include "plan/constants.h"
 #include "plan/find_by_name.h"
 
 namespace fsdp::plan {
@@ -34,7 +35,7 @@ constexpr std::array kSheets{
     Sheet{"A100-SXM-80GB",         312,   312,   156, 19.5,    0,  271.2, false,  79.11, 2039,  300, 31,    25,   8},
     Sheet{"A100-PCIe-80GB",        312,   312,   156, 19.5,    0,  252.9, false,  79.11, 1940,   31, 31,     0,   8},
     Sheet{"H100-SXM-80GB",         989,   989, 494.5,   67, 1979,  794.5,  true,  79.11, 3350,  450, 63,    50,   8},
-    Sheet{"H100-SXM-96GB-HBM2e-500W", 989,   989, 494.5,   67, 1979,  567.5,  true,  95.04, 2400,  450, 63,    50,   8},
+    Sheet{"H100-SXM-96GB-HBM2e-500W", 989,   989, 494.5,   67, 1979, 794.5 * kHalfKilowattShare, true,  95.04, 2400,  450, 63,    50,   8},
     Sheet{"H100-PCIe-80GB",        756,   756,   378,   51, 1513,      0,  true,  79.11, 2000,   63, 63,     0,   8},
     Sheet{"H200-SXM-141GB",        989,   989, 494.5,   67, 1979,  794.5,  true,  139.8, 4800,  450, 63,    50,   8},
     Sheet{"B200-SXM",             2250,  2250,  1125,   80, 4500,   1745,  true, 178.35, 8000,  900, 63,    50,   8},
@@ -59,6 +60,7 @@ std::vector<Device> make_devices() {
          .peak_fp8 = sheet.fp8 * kTera,
          .best_matmul_bf16 = sheet.best_matmul_bf16 * kTera,
          .is_hopper_or_later = sheet.is_hopper_or_later,
+         .has_caching_allocator = true,
          .memory_bytes = sheet.memory_gib * kGibi,
          .memory_bandwidth = sheet.memory_bandwidth * kGiga,
          .node_bandwidth = sheet.node_bandwidth * kGiga,

@@ -24,6 +24,8 @@ struct Device {
   /// Matrix units that power limits in a long run, and that FlashAttention 1
   /// and 2 use in part only.
   bool is_hopper_or_later = false;
+  /// Memory is handed out by PyTorch's caching allocator, as on every GPU.
+  bool has_caching_allocator = false;
   double memory_bytes = 0;
   double memory_bandwidth = 0;
   double node_bandwidth = 0;    ///< to the other devices of a host

@@ -123,12 +123,23 @@ void check(const Job& job, const Cluster& cluster) {
   check_between("the sequence length", job.seq_len, 1, kMostTokens);
   check_between("the accumulation", job.accumulation, 1, kMostTokens);
   check_between("the prefetch depth", job.prefetch_depth, 0, 1'000'000);
+  check_between(
+      "the number of checkpointed blocks",
+      job.checkpointed_blocks,
+      0,
+      1'000'000);
+  check_between("the number of metrics", job.logit_metrics, 0, 1'000);
   if (job.micro_batch > kMostTokens / job.seq_len) {
     throw ConfigError(
         "a micro-batch of " + std::to_string(job.micro_batch) +
         " sequences of " + std::to_string(job.seq_len) +
         " tokens: expected at most " + std::to_string(kMostTokens) + " tokens");
   }
+}
+
+bool is_checkpointed(const Job& job, std::int64_t block) {
+  return job.checkpointing != Checkpointing::kNone &&
+         (job.checkpointed_blocks == 0 || block < job.checkpointed_blocks);
 }
 
 std::string_view name_of(Strategy strategy) {
@@ -160,7 +171,15 @@ std::string_view name_of(Checkpointing checkpointing) {
 }
 
 std::string_view name_of(Runtime runtime) {
-  return runtime == Runtime::kFsdp2 ? "fsdp2" : "libfsdp";
+  switch (runtime) {
+    case Runtime::kLibfsdp:
+      return "libfsdp";
+    case Runtime::kFsdp2:
+      return "fsdp2";
+    case Runtime::kFsdp1:
+      return "fsdp1";
+  }
+  return "unknown";
 }
 
 std::string_view name_of(Transport transport) {

@@ -39,6 +39,8 @@ enum class Runtime : std::uint8_t {
             ///< sum widens them
   kFsdp2,   ///< PyTorch over NCCL: pieces padded to equal sizes, gradients
             ///< travel in the reduce dtype, gathers are copied out
+  kFsdp1,   ///< counted as kFsdp2, but the memory of a unit that is done with
+            ///< comes back one unit later
 };
 
 struct Precision {
@@ -75,9 +77,16 @@ struct Job {
   bool sync_every_pass = true;
 
   Checkpointing checkpointing = Checkpointing::kNone;
+  /// Of the first so many blocks only; 0: of all.
+  std::int64_t checkpointed_blocks = 0;
   bool fused_attention = true; ///< no matrix of seq x seq is kept
   int flash_generation = 2;    ///< of fused attention: FlashAttention 1 or 2
   bool compiled = false;       ///< elementwise operations are fused
+  bool fused_loss =
+      false; ///< one kernel on the logits, no copy of them in fp32
+  /// Metrics of every pass, each of which reads the logits as a plain loss does
+  /// (llm-foundry: cross entropy and perplexity).
+  int logit_metrics = 0;
   /// Units gathered ahead of the one that computes; 0: none.
   int prefetch_depth = 1;
 };
@@ -90,6 +99,9 @@ std::int64_t shard_ranks(const Job& job, const Cluster& cluster);
 /// shard_size that does not divide the world, or that differs from the world
 /// without a hybrid strategy, shared memory over several nodes, ...
 void check(const Job& job, const Cluster& cluster);
+
+/// Whether `checkpointing` applies to the block of this index.
+bool is_checkpointed(const Job& job, std::int64_t block);
 
 std::string_view name_of(Strategy strategy); ///< "full_shard", ...
 std::string_view name_of(Checkpointing checkpointing);

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "plan/activations.h"
+#include "plan/constants.h"
 #include "plan/count.h"
 #include "plan/traffic.h"
 #include "plan/unit_bytes.h"
@@ -18,6 +19,7 @@ class Accountant {
   Accountant(const ModelShape& model, const Job& job, const Cluster& cluster)
       : model_(model),
         job_(job),
+        has_caching_allocator_(cluster.device.has_caching_allocator),
         whole_(shards_of(model, shard_ranks(job, cluster))),
         compute_(size_of(job.precision.compute)) {
     measure(model.root, shard_ranks(job, cluster));
@@ -33,8 +35,12 @@ class Accountant {
     add_gradients(memory);
     memory.logits = logit_bytes(model_, job_);
     memory.activations = activation_bytes(model_, job_);
+    memory.working = working_bytes(model_, job_);
     if (job_.cpu_offload) {
       move_to_host(memory);
+    }
+    if (has_caching_allocator_) {
+      add_overhead(memory);
     }
     return memory;
   }
@@ -50,7 +56,7 @@ class Accountant {
 
   void measure(const UnitShape& unit, std::int64_t shard) {
     const UnitShards shards = shards_of(unit, shard);
-    const bool padded = job_.runtime == Runtime::kFsdp2;
+    const bool padded = job_.runtime != Runtime::kLibfsdp;
     units_.push_back(
         {.gathered = padded ? (Count(shards.numel) * compute_).value()
                             : gathered_bytes(unit, job_.precision.compute),
@@ -108,7 +114,7 @@ class Accountant {
 
   // Root, current and prefetched units. Replicas compute with what they own,
   // unless that has another type.
-  void add_gathered(MemoryEstimate& memory) const {
+  void add_gathered(MemoryEstimate& memory) {
     if (job_.transport == Transport::kSharedMemory) {
       memory.shared_per_node = sum_of(&Unit::gathered);
       return;
@@ -126,7 +132,8 @@ class Accountant {
     };
     memory.gathered = peak_of(&Unit::gathered);
     memory.padding = peak_of(&Unit::padding);
-    if (job_.runtime == Runtime::kFsdp2) {
+    whole_units_ = memory.gathered;
+    if (job_.runtime != Runtime::kLibfsdp) {
       // What a gather received, until its parameters are copied out.
       memory.gathered =
           (Count(memory.gathered) + largest(&Unit::gathered)).value();
@@ -174,6 +181,37 @@ class Accountant {
     return (block + largest) * size_of(gradient_wire(job_));
   }
 
+  // Nothing of the loss is reused by a block's backward (see memory.h). What a
+  // gather received and the root's reduction find free segments of their size.
+  void add_overhead(MemoryEstimate& memory) const {
+    Count reserved = Count(memory.parameters) + memory.gradients +
+                     memory.optimizer + memory.padding + whole_units_ +
+                     memory.full_gradients_at_loss + memory.activations +
+                     memory.logits + memory.working;
+    if (job_.strategy != Strategy::kNoShard) {
+      reserved += head_gradient() + block_reductions();
+    }
+    memory.overhead =
+        std::max<std::int64_t>(0, reserved.value() - memory.total());
+  }
+
+  Count head_gradient() const {
+    const Count numel = model_.transformer ? Count(model_.transformer->vocab) *
+                                                 model_.transformer->hidden
+                                           : Count(units_.front().numel);
+    return numel * compute_;
+  }
+
+  // One block's gradients, and two reductions under way. FSDP1 holds the memory
+  // of one more until another stream is through with it.
+  Count block_reductions() const {
+    const Count block = largest_window(1, &Unit::numel);
+    const std::size_t wire = size_of(gradient_wire(job_));
+    const bool holds_more = job_.runtime == Runtime::kFsdp1;
+    return block * (holds_more ? 2 : 1) * compute_ +
+           block * (holds_more ? 3 : 2) * wire;
+  }
+
   void move_to_host(MemoryEstimate& memory) const {
     memory.host =
         (Count(memory.parameters) + memory.gradients + memory.optimizer)
@@ -186,9 +224,11 @@ class Accountant {
 
   const ModelShape& model_;
   const Job& job_;
+  const bool has_caching_allocator_;
   const UnitShards whole_;
   const std::size_t compute_;
   std::vector<Unit> units_;
+  std::int64_t whole_units_ = 0; ///< gathered, what gathers receive aside
 };
 
 } // namespace
@@ -200,7 +240,7 @@ std::int64_t MemoryEstimate::total_at_loss() const {
 }
 
 std::int64_t MemoryEstimate::total_in_backward() const {
-  const Count before = Count(activations) + gradients_at_loss;
+  const Count before = Count(activations) + working + gradients_at_loss;
   return (Count(parameters) + optimizer + padding + gathered + overhead +
           full_gradients + reduction + std::max(gradients, before.value()))
       .value();
@@ -208,6 +248,12 @@ std::int64_t MemoryEstimate::total_in_backward() const {
 
 std::int64_t MemoryEstimate::total() const {
   return std::max(total_at_loss(), total_in_backward());
+}
+
+bool is_crowded(const MemoryEstimate& memory, const Device& device) {
+  return device.memory_bytes > 0 && device.has_caching_allocator &&
+         static_cast<double>(memory.total()) >
+             kCrowdedShare * device.memory_bytes;
 }
 
 MemoryEstimate estimate_memory(

@@ -1,8 +1,8 @@
 #pragma once
 // Bytes on the rank that has most (rank 0), by component. What the runtime
 // allocates by rule is exact: parameters, gradients, optimizer state, gathered
-// units, reductions. Logits, activations and overhead are estimates
-// (docs/planner.md has their formulas and errors).
+// units, reductions. Logits, activations, working memory and overhead are
+// estimates (docs/planner.md has their formulas and errors).
 
 #include <cstdint>
 
@@ -24,8 +24,13 @@ struct MemoryEstimate {
   std::int64_t full_gradients = 0; ///< not yet reduced: of one unit, or of all
                                    ///< while passes are not synchronised
   std::int64_t logits = 0;         ///< with their gradient and the loss in fp32
-  std::int64_t activations = 0;
-  std::int64_t overhead = 0; ///< device context, communicator, allocator
+  std::int64_t activations = 0;    ///< kept from the forward to the backward
+  std::int64_t working = 0;        ///< of one block while its backward runs
+  /// What a caching allocator reserves beyond the bytes in use: it gives the
+  /// segments of logits to nothing of another size, so that the loss and a
+  /// block's backward never share memory. Without the device's context and the
+  /// communicator's buffers, which its counters do not see.
+  std::int64_t overhead = 0;
   /// A published copy in the host's memory, all ranks of the host together.
   std::int64_t shared_per_node = 0;
   std::int64_t host = 0; ///< of the rank, with cpu_offload
@@ -41,6 +46,11 @@ struct MemoryEstimate {
   /// Bytes of the device at the worst moment.
   std::int64_t total() const;
 };
+
+/// Whether a plan comes so near to the device's memory that the caching
+/// allocator frees segments and asks again, which takes time that no estimate
+/// has. False where the device's memory is not known.
+bool is_crowded(const MemoryEstimate& memory, const Device& device);
 
 /// Throws ConfigError as check() does, and for what 64 bits cannot count.
 MemoryEstimate estimate_memory(

@@ -190,7 +190,7 @@ std::string rounded(double value, const char* unit) {
 }
 
 std::string largest_component(const MemoryEstimate& memory) {
-  const std::array<std::pair<std::int64_t, const char*>, 10> parts{{
+  const std::array<std::pair<std::int64_t, const char*>, 11> parts{{
       {memory.parameters, "parameters"},
       {memory.gradients, "gradients"},
       {memory.optimizer, "optimizer state"},
@@ -199,6 +199,7 @@ std::string largest_component(const MemoryEstimate& memory) {
       {memory.full_gradients, "gradients that are not yet reduced"},
       {memory.logits, "logits"},
       {memory.activations, "activations"},
+      {memory.working, "a block's backward"},
       {memory.padding, "padding"},
       {memory.overhead, "overhead"},
   }};

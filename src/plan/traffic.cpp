@@ -78,7 +78,7 @@ class Builder {
     }
   }
 
-  bool is_padded() const { return job_.runtime == Runtime::kFsdp2; }
+  bool is_padded() const { return job_.runtime != Runtime::kLibfsdp; }
 
   std::int64_t reduced_passes() const {
     return job_.sync_every_pass ? job_.accumulation : 1;
@@ -213,7 +213,7 @@ DType gradient_wire(const Job& job) {
   const bool kept_first = !job.sync_every_pass && job.accumulation > 1;
   const bool sum_can_widen = precision.reduce == precision.compute ||
                              precision.reduce == DType::kFloat32;
-  return job.runtime == Runtime::kFsdp2 || kept_first || !sum_can_widen
+  return job.runtime != Runtime::kLibfsdp || kept_first || !sum_can_widen
              ? precision.reduce
              : precision.compute;
 }

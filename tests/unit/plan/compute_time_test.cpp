@@ -144,6 +144,37 @@ TEST(ComputeTime, CheckpointingCostsAtMostAForward) {
   EXPECT_DOUBLE_EQ(full.backward, none.backward);
 }
 
+TEST(ComputeTime, OnlyCheckpointedBlocksComputeAgain) {
+  const ModelShape model = round_model(5, 2048);
+  Job job = bf16_job();
+  job.checkpointing = Checkpointing::kFull;
+  const ComputeTimes all = compute_times(model, job, round_cluster(1, 8));
+  job.checkpointed_blocks = 2;
+  const ComputeTimes two = compute_times(model, job, round_cluster(1, 8));
+  for (std::size_t i = 0; i < 5; ++i) {
+    EXPECT_EQ(two.blocks[i].recompute > 0, i < 2) << i;
+    EXPECT_DOUBLE_EQ(two.blocks[i].backward, all.blocks[i].backward);
+  }
+  EXPECT_DOUBLE_EQ(two.recompute_flops * 5, all.recompute_flops * 2);
+}
+
+TEST(ComputeWork, TheLossMovesBytesByItsKernels) {
+  const Transformer transformer = *round_model(1, 1024, 50'000).transformer;
+  Job job = bf16_job();
+  const auto bytes = [&] {
+    const BlockWork work = head_work(transformer, job);
+    return work.forward_bytes + work.backward_bytes;
+  };
+  const double norm = 9 * 2 * 1024;
+  // Forward: read 2, write and read 4, write 4. Backward: twice read and write
+  // of 4, cast to 2, and 4 that the gradient of the picked element writes.
+  EXPECT_DOUBLE_EQ(bytes(), 36.0 * 50'000 + norm);
+  job.logit_metrics = 2;
+  EXPECT_DOUBLE_EQ(bytes(), (36.0 + 2 * 14) * 50'000 + norm);
+  job.fused_loss = true;
+  EXPECT_DOUBLE_EQ(bytes(), (8.0 + 2 * 14) * 50'000 + norm);
+}
+
 TEST(ComputeTime, GrowsWithTheBatchButLessThanInProportion) {
   const ModelShape model = round_model(1, 1024);
   Job job = bf16_job();

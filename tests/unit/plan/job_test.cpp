@@ -98,6 +98,10 @@ TEST(Check, RefusesWhatMakesNoJob) {
        "the accumulation is 0: expected 1 to 1000000000000000"},
       {[](Job& j, Cluster&) { j.prefetch_depth = -1; },
        "the prefetch depth is -1: expected 0 to 1000000"},
+      {[](Job& j, Cluster&) { j.checkpointed_blocks = -1; },
+       "the number of checkpointed blocks is -1: expected 0 to 1000000"},
+      {[](Job& j, Cluster&) { j.logit_metrics = 1001; },
+       "the number of metrics is 1001: expected 0 to 1000"},
       {[](Job& j, Cluster&) { j.micro_batch = 1'000'000'000'000; },
        "a micro-batch of 1000000000000 sequences of 2048 tokens: expected at "
        "most 1000000000000000 tokens"}};

@@ -234,14 +234,72 @@ TEST(Memory, AddsUpToTheWorseOfTwoMoments) {
   memory.full_gradients = 64;
   memory.logits = 1000;
   memory.activations = 128;
+  memory.working = 512;
   memory.overhead = 256;
   memory.shared_per_node = 5000;
   memory.host = 6000;
   EXPECT_EQ(memory.total_at_loss(), 1 + 4 + 8 + 16 + 256 + 128 + 1000);
-  EXPECT_EQ(memory.total_in_backward(), 1 + 4 + 8 + 16 + 256 + 64 + 32 + 128);
+  EXPECT_EQ(
+      memory.total_in_backward(), 1 + 4 + 8 + 16 + 256 + 64 + 32 + 128 + 512);
   EXPECT_EQ(memory.total(), memory.total_at_loss());
   memory.logits = 0;
   EXPECT_EQ(memory.total(), memory.total_in_backward());
+}
+
+Cluster caching_cluster(std::int64_t per_node) {
+  Cluster cluster = cluster_of(1, per_node);
+  cluster.device.has_caching_allocator = true;
+  return cluster;
+}
+
+TEST(Memory, ACachingAllocatorReservesLossAndBackwardApart) {
+  const ModelShape model = model_of(find_model("llama2-7b"));
+  const std::int64_t block = model.blocks[0].numel();
+  Job job;
+  job.precision = kBf16;
+  job.runtime = Runtime::kFsdp2;
+  job.micro_batch = 4;
+  for (const auto checkpointing :
+       {Checkpointing::kNone,
+        Checkpointing::kSelective,
+        Checkpointing::kFull}) {
+    job.checkpointing = checkpointing;
+    job.runtime = Runtime::kFsdp2;
+    const MemoryEstimate plain = estimate_memory(model, job, cluster_of(1, 8));
+    const MemoryEstimate caching =
+        estimate_memory(model, job, caching_cluster(8));
+    EXPECT_EQ(plain.overhead, 0);
+    const std::int64_t units = 2 * (model.root.numel() + 2 * block);
+    const std::int64_t head = 2 * 32'000 * 4096;
+    const std::int64_t reductions = (2 + 2 * 4) * block;
+    EXPECT_EQ(
+        caching.total(),
+        plain.parameters + plain.gradients + plain.optimizer + plain.padding +
+            units + plain.activations + plain.logits + plain.working + head +
+            reductions);
+    EXPECT_EQ(caching.total() - caching.overhead, plain.total());
+    // FSDP1: gradients and their reduction of one unit more.
+    job.runtime = Runtime::kFsdp1;
+    EXPECT_EQ(
+        estimate_memory(model, job, caching_cluster(8)).total(),
+        caching.total() + (2 + 4) * block);
+  }
+}
+
+TEST(Memory, IsCrowdedWithinThreePercentOfTheDevice) {
+  MemoryEstimate memory;
+  memory.parameters = 970;
+  Device device;
+  device.memory_bytes = 1000;
+  device.has_caching_allocator = true;
+  EXPECT_FALSE(is_crowded(memory, device));
+  memory.overhead = 1;
+  EXPECT_TRUE(is_crowded(memory, device));
+  device.has_caching_allocator = false;
+  EXPECT_FALSE(is_crowded(memory, device));
+  device = {};
+  device.has_caching_allocator = true;
+  EXPECT_FALSE(is_crowded(memory, device)) << "its memory is not known";
 }
 
 TEST(Memory, RefusesWhatCannotBeCounted) {

@@ -1,224 +1,263 @@
-// Predicted step times beside published ones (tests/data/plan/published_runs.csv).
-// A row's own figures go in; its speed is what is compared.
+// Predicted seconds and bytes beside published ones. docs/planner.md has the
+// means; this prints every row.
+
+#include "published_runs.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdio>
-#include <fstream>
+#include <functional>
 #include <map>
-#include <string>
-#include <utility>
-#include <vector>
 
-#include "plan/compute_time.h"
+#include "plan/memory.h"
 #include "plan/schedule.h"
 #include "plan/simulate.h"
 
 namespace fsdp::plan {
 namespace {
 
-using Row = std::map<std::string, std::string>;
+using testing::PublishedRun;
 
-/// The fields of a line; a field in quotes may hold commas.
-std::vector<std::string> fields_of(const std::string& line) {
-  std::vector<std::string> fields(1);
-  bool quoted = false;
-  for (const char c : line) {
-    if (c == '"') {
-      quoted = !quoted;
-    } else if (c == ',' && !quoted) {
-      fields.emplace_back();
-    } else if (c != '\r') {
-      fields.back() += c;
-    }
-  }
-  return fields;
+constexpr double kGibi = 1024.0 * 1024 * 1024;
+
+const std::vector<PublishedRun>& all_runs() {
+  static const std::vector<PublishedRun> runs =
+      testing::published_runs(FSDP_PLAN_DATA "/published_runs.json");
+  return runs;
 }
 
-std::vector<Row> read_rows() {
-  std::ifstream file(FSDP_PLAN_DATA "/published_runs.csv");
-  std::string line;
-  std::getline(file, line);
-  const std::vector<std::string> names = fields_of(line);
-  std::vector<Row> rows;
-  while (std::getline(file, line)) {
-    const std::vector<std::string> fields = fields_of(line);
-    Row row;
-    for (std::size_t i = 0; i < names.size(); ++i) {
-      row[names[i]] = i < fields.size() ? fields[i] : "";
-    }
-    rows.push_back(std::move(row));
-  }
-  return rows;
+std::vector<PublishedRun> runs_that(
+    const std::function<bool(const PublishedRun&)>& is_wanted) {
+  std::vector<PublishedRun> wanted;
+  std::ranges::copy_if(all_runs(), std::back_inserter(wanted), is_wanted);
+  return wanted;
 }
 
-bool holds(const std::string& text, const char* part) {
-  return text.find(part) != std::string::npos;
+bool is_tier_a(const PublishedRun& run) {
+  return run.text("tier") == "A";
 }
 
-std::int64_t count_of(
-    const Row& row, const char* name, std::int64_t otherwise = 0) {
-  const std::string& text = row.at(name);
-  return text.empty() ? otherwise : std::stoll(text);
+bool is_yafsdp(const PublishedRun& run) {
+  return run.holds("source", "YaFSDP");
 }
 
-/// MPT: LayerNorm, GELU, learned positions, a tied head, no biases; else Llama.
-ModelShape model_of_row(const Row& row) {
-  const bool is_mpt = holds(row.at("model"), "MPT");
-  Transformer t;
-  t.name = row.at("model");
-  t.layers = count_of(row, "layers");
-  t.hidden = count_of(row, "hidden");
-  t.heads = count_of(row, "heads");
-  t.kv_heads = count_of(row, "kv_heads", t.heads);
-  t.head_dim = t.hidden / t.heads;
-  t.ffn = count_of(row, "ffn");
-  t.vocab = count_of(row, "vocab");
-  t.positions = is_mpt ? count_of(row, "seq_len") : 0;
-  t.mlp = is_mpt ? Mlp::kPlain : Mlp::kGated;
-  t.norm = is_mpt ? Norm::kLayerNorm : Norm::kRmsNorm;
-  t.norm_bias = false;
-  t.bias = false;
-  t.fused_qkv = is_mpt;
-  t.tied = is_mpt;
-  return model_of(t);
+bool is_fsdp1(const PublishedRun& run) {
+  return run.holds("strategy", "FSDP1");
 }
 
-Cluster cluster_of_row(const Row& row) {
-  Cluster cluster;
-  cluster.device = find_device(row.at("gpu_type"));
-  const std::int64_t gpus = count_of(row, "gpus");
-  cluster.devices_per_node = std::min(gpus, count_of(row, "gpus_per_node", 8));
-  cluster.nodes = gpus / cluster.devices_per_node;
-  return cluster;
-}
-
-Job job_of_row(const Row& row) {
-  const std::string& source = row.at("source");
-  const std::string& dtype = row.at("dtype");
-  Job job;
-  job.strategy = count_of(row, "hsdp_replicate", 1) > 1 ? Strategy::kHybridShard
-                                                        : Strategy::kFullShard;
-  job.shard_size = count_of(row, "fsdp_degree", count_of(row, "gpus"));
-  job.precision.compute = DType::kBFloat16;
-  job.precision.reduce =
-      holds(dtype, "PURE") ? DType::kBFloat16 : DType::kFloat32;
-  job.precision.fp8_matmuls = holds(dtype, "float8") || holds(dtype, "fp8");
-  job.micro_batch = count_of(row, "local_batch");
-  job.seq_len = count_of(row, "seq_len");
-  job.accumulation = count_of(row, "grad_accum", 1);
-  job.compiled = row.at("compile") == "yes";
-  // The kernels of the software that was run.
-  job.flash_generation = holds(source, "llm-foundry") ? 1 : 2;
-  const std::string& checkpointing = row.at("act_ckpt");
-  job.checkpointing = checkpointing.starts_with("full") ? Checkpointing::kFull
-                      : checkpointing.starts_with("selective")
-                          ? Checkpointing::kSelective
-                          : Checkpointing::kNone;
-  return job;
-}
-
-double predicted_seconds(
-    const ModelShape& model, const Job& job, const Cluster& cluster) {
+double predicted_seconds(const PublishedRun& run) {
+  const ModelShape model = run.model();
+  const Cluster cluster = run.cluster();
+  const Job job = run.job();
   check(job, cluster);
-  return simulate(
-             make_schedule(
-                 model, job, cluster, compute_times(model, job, cluster)),
-             false)
-      .seconds;
+  const ComputeTimes compute = compute_times(model, job, cluster);
+  return simulate(make_schedule(model, job, cluster, compute), false).seconds;
 }
 
-struct Errors {
-  double sum = 0;
-  int count = 0;
+MemoryEstimate predicted_memory(const PublishedRun& run) {
+  return estimate_memory(run.model(), run.job(), run.cluster());
+}
 
+/// An allocator cannot reserve more than there is.
+double predicted_reserved_gib(const PublishedRun& run) {
+  const auto needed = static_cast<double>(predicted_memory(run).total());
+  return std::min(needed, run.cluster().device.memory_bytes) / kGibi;
+}
+
+class Errors {
+ public:
   void add(double error) {
-    sum += std::abs(error);
-    ++count;
+    absolute_ += std::abs(error);
+    signed_ += error;
+    ++count_;
   }
-  double mean() const { return sum / count; }
+  double mean() const { return absolute_ / count_; }
+  double bias() const { return signed_ / count_; }
+  int count() const { return count_; }
+
+ private:
+  double absolute_ = 0;
+  double signed_ = 0;
+  int count_ = 0;
 };
 
-void print(const Row& row, double measured, double predicted) {
+using BySource = std::map<std::string, Errors>;
+
+void print(
+    const PublishedRun& run,
+    const char* unit,
+    double measured,
+    double predicted) {
   std::printf(
-      "%s %-10s %-24s x%-4s seq %-6s batch %-3s x%-2s %-9s %8.3f s %8.3f s "
-      "%+6.1f %%\n",
-      row.at("id").c_str(),
-      row.at("model").c_str(),
-      row.at("gpu_type").c_str(),
-      row.at("gpus").c_str(),
-      row.at("seq_len").c_str(),
-      row.at("local_batch").c_str(),
-      row.at("grad_accum").c_str(),
-      row.at("act_ckpt").substr(0, 9).c_str(),
+      "%s  %-12s %-24s x%-4d seq %-6d batch %-3d x%-2d %-14s %9.4f %9.4f %s "
+      "%+6.2f %%\n",
+      run.text("id").c_str(),
+      run.text("model").c_str(),
+      run.text("gpu_type").c_str(),
+      static_cast<int>(run.count("gpus", 0)),
+      static_cast<int>(run.count("seq_len", 0)),
+      static_cast<int>(run.count("local_batch", 0)),
+      static_cast<int>(run.count("grad_accum", 1)),
+      run.text("act_ckpt").substr(0, 14).c_str(),
       measured,
       predicted,
+      unit,
       100 * (predicted / measured - 1));
 }
 
-TEST(PublishedRuns, StepTimesAreWithinEightPercentInTheMean) {
-  std::map<std::string, Errors> by_source;
-  Errors all;
-  for (const Row& row : read_rows()) {
-    if (row.at("tier") != "A") {
-      continue;
-    }
-    const double measured = std::stod(row.at("derived_step_s"));
-    const double predicted = predicted_seconds(
-        model_of_row(row), job_of_row(row), cluster_of_row(row));
-    print(row, measured, predicted);
-    const double error = predicted / measured - 1;
-    all.add(error);
-    by_source[row.at("source")].add(error);
+BySource compare_seconds(const std::vector<PublishedRun>& runs) {
+  BySource errors;
+  for (const PublishedRun& run : runs) {
+    const double measured = run.number("derived_step_s");
+    const double predicted = predicted_seconds(run);
+    print(run, "s", measured, predicted);
+    errors[run.text("source")].add(predicted / measured - 1);
   }
-  ASSERT_EQ(all.count, 109);
-  ASSERT_EQ(by_source.size(), 6U);
-  for (const auto& [source, errors] : by_source) {
-    std::printf(
-        "%5.2f %% of %3d rows: %s\n",
-        100 * errors.mean(),
-        errors.count,
-        source.c_str());
-    EXPECT_LE(errors.mean(), 0.15) << source;
-  }
-  std::printf("%5.2f %% of all\n", 100 * all.mean());
-  EXPECT_LE(all.mean(), 0.08);
+  return errors;
 }
 
-/// Communication-bound: batches of one sequence over a network whose bandwidth
-/// the source does not state. 7.5 GB/s a device is fitted to these rows.
-TEST(PublishedRuns, CommunicationBoundRunsFollowOneNetworkConstant) {
-  Errors errors;
-  for (const Row& row : read_rows()) {
-    if (!holds(row.at("source"), "YaFSDP") ||
-        !holds(row.at("strategy"), "FSDP1")) {
-      continue;
-    }
-    const ModelShape model = model_of_row(row);
-    Cluster cluster = cluster_of_row(row);
-    cluster.device.network_bandwidth = 7.5e9 / 0.9;
-    Job job = job_of_row(row);
-    // "full on 10 of 80": so many blocks are checkpointed.
-    const std::string& text = row.at("act_ckpt");
-    ComputeTimes compute = compute_times(model, job, cluster);
-    int checkpointed = 0;
-    if (std::sscanf(text.c_str(), "full on %d", &checkpointed) == 1) {
-      for (std::size_t i = static_cast<std::size_t>(checkpointed);
-           i < compute.blocks.size();
-           ++i) {
-        compute.blocks[i].recompute = 0;
-      }
-    }
-    const double measured = std::stod(row.at("derived_step_s"));
-    const double predicted =
-        simulate(make_schedule(model, job, cluster, compute), false).seconds;
-    print(row, measured, predicted);
-    errors.add(predicted / measured - 1);
+BySource compare_reserved(const std::vector<PublishedRun>& runs) {
+  BySource errors;
+  for (const PublishedRun& run : runs) {
+    const double measured = run.number("peak_mem_GiB");
+    const double predicted = predicted_reserved_gib(run);
+    print(run, "GiB", measured, predicted);
+    errors[run.text("source")].add(predicted / measured - 1);
   }
-  ASSERT_GE(errors.count, 5);
-  std::printf("%5.2f %% of %d rows\n", 100 * errors.mean(), errors.count);
-  EXPECT_LE(errors.mean(), 0.06);
+  return errors;
+}
+
+/// Prints the means; returns that of all rows.
+double print_means(const BySource& by_source) {
+  double sum = 0;
+  int count = 0;
+  for (const auto& [source, errors] : by_source) {
+    std::printf(
+        "mean %5.2f %%, bias %+5.2f %%, of %3d: %s\n",
+        100 * errors.mean(),
+        100 * errors.bias(),
+        errors.count(),
+        source.c_str());
+    sum += errors.mean() * errors.count();
+    count += errors.count();
+  }
+  std::printf("mean %5.2f %% of all %d\n", 100 * sum / count, count);
+  return sum / count;
+}
+
+TEST(PublishedRuns, AreAllThereWithTheirShapes) {
+  std::map<std::string, int> tiers;
+  for (const PublishedRun& run : all_runs()) {
+    ++tiers[run.text("tier")];
+    if (run.beyond_the_planner().empty() && run.has("params_B")) {
+      const auto params = static_cast<double>(run.model().num_params());
+      EXPECT_NEAR(params / 1e9 / run.number("params_B"), 1, 0.002)
+          << run.text("id");
+    }
+  }
+  EXPECT_EQ(tiers["A"], 109);
+  EXPECT_EQ(tiers["B"], 32);
+  EXPECT_EQ(tiers["C"], 6);
+}
+
+TEST(PublishedRuns, StepTimesErrByAtMostEightPercentInTheMean) {
+  const BySource errors = compare_seconds(runs_that(is_tier_a));
+  EXPECT_LE(print_means(errors), 0.08);
+  ASSERT_EQ(errors.size(), 6U);
+  for (const auto& [source, of_source] : errors) {
+    EXPECT_LE(of_source.mean(), 0.15) << source;
+  }
+}
+
+TEST(PublishedRuns, CommunicationBoundStepsFollowOneNetworkConstant) {
+  const auto runs = runs_that(
+      [](const PublishedRun& run) { return is_yafsdp(run) && is_fsdp1(run); });
+  ASSERT_EQ(runs.size(), 5U);
+  EXPECT_LE(print_means(compare_seconds(runs)), 0.06);
+}
+
+TEST(PublishedRuns, ReservedMemoryErrsByAtMostTwelvePercent) {
+  const BySource errors = compare_reserved(runs_that([](const auto& run) {
+    return is_tier_a(run) && run.holds("mem_kind", "reserved");
+  }));
+  print_means(errors);
+  ASSERT_EQ(errors.size(), 2U);
+  for (const auto& [source, of_source] : errors) {
+    EXPECT_GE(of_source.count(), 6) << source;
+    EXPECT_LE(of_source.mean(), 0.12) << source;
+  }
+}
+
+/// They ran, most of them with the largest batch that did.
+TEST(PublishedRuns, FitIntoTheirDevices) {
+  int crowded = 0;
+  for (const PublishedRun& run : runs_that(is_tier_a)) {
+    const MemoryEstimate memory = predicted_memory(run);
+    const Device device = run.cluster().device;
+    const auto in_use = static_cast<double>(memory.total() - memory.overhead);
+    EXPECT_LE(in_use, device.memory_bytes) << run.text("id");
+    const double share =
+        static_cast<double>(memory.total()) / device.memory_bytes;
+    EXPECT_LE(share, 1.02) << run.text("id");
+    if (is_crowded(memory, device)) {
+      ++crowded;
+      print(run, "s", run.number("derived_step_s"), predicted_seconds(run));
+      std::printf("      needs %.3f of the device's memory\n", share);
+    }
+  }
+  EXPECT_LE(crowded, 8);
+}
+
+/// No bound: another runtime than FSDP, or more than data parallelism.
+TEST(PublishedRuns, OfOtherTiersAreShownApart) {
+  const auto others = runs_that([](const PublishedRun& run) {
+    return !is_tier_a(run) && !(is_yafsdp(run) && is_fsdp1(run));
+  });
+  std::vector<PublishedRun> timed;
+  for (const PublishedRun& run : others) {
+    const std::string reason =
+        !run.beyond_the_planner().empty() ? run.beyond_the_planner()
+        : !run.has("derived_step_s")      ? "states no speed in tokens"
+                                          : "";
+    if (reason.empty()) {
+      timed.push_back(run);
+    } else {
+      std::printf(
+          "%s  %s, %s: left out, %s\n",
+          run.text("id").c_str(),
+          run.text("model").c_str(),
+          run.text("source").c_str(),
+          reason.c_str());
+    }
+  }
+  print_means(compare_seconds(timed));
+  for (const PublishedRun& run : timed) {
+    EXPECT_TRUE(std::isfinite(predicted_seconds(run))) << run.text("id");
+  }
+  EXPECT_EQ(timed.size() + 27, others.size());
+}
+
+TEST(Constants, AtMostSixAreFittedAndNoShareExceedsOne) {
+  int fitted = 0;
+  for (const Constant* constant : kConstants) {
+    EXPECT_FALSE(constant->source.empty()) << constant->name;
+    EXPECT_GT(constant->value, 0) << constant->name;
+    if (constant->unit == "1") {
+      EXPECT_LE(constant->value, 1) << constant->name;
+    }
+    fitted += constant->origin == Origin::kFitted ? 1 : 0;
+  }
+  EXPECT_EQ(kUnstatedNetwork.origin, Origin::kFitted);
+  std::printf("%d constants are fitted, and one network's\n", fitted);
+  EXPECT_LE(fitted, 6);
+  for (const MatmulSize& size : kMatmulSizes) {
+    EXPECT_LE(size.share, 1);
+  }
+  for (const Device& device : devices()) {
+    EXPECT_LE(
+        device.best_matmul_bf16, std::max(device.peak_bf16, device.peak_fp16))
+        << device.name;
+  }
 }
 
 } // namespace
