@@ -70,7 +70,12 @@ class Accountant {
   void add_shards(MemoryEstimate& memory) const {
     const Count own = Count(whole_.own) * size_of(job_.precision.master);
     memory.parameters = own.value();
-    memory.gradients = own.value();
+    // A backward of libfsdp that fails leaves the sums before it as they were,
+    // so its means are apart from them until its end.
+    const bool sums_apart = job_.runtime == Runtime::kLibfsdp &&
+                            job_.strategy != Strategy::kNoShard &&
+                            job_.accumulation > 1 && job_.sync_every_pass;
+    memory.gradients = (sums_apart ? own * 2 : own).value();
     switch (job_.optimizer) {
       case OptimizerKind::kAdamW:
         memory.optimizer = (own * 2 + Count(4) * whole_.num_tensors).value();
@@ -167,7 +172,8 @@ class Accountant {
       memory.reduction = reduction_bytes(root, block).value();
     }
     if (accumulates && (!keeps_full || job_.strategy == Strategy::kNoShard)) {
-      memory.gradients_at_loss = memory.gradients;
+      memory.gradients_at_loss =
+          (Count(whole_.own) * size_of(job_.precision.master)).value();
     }
   }
 

@@ -187,7 +187,14 @@ TEST(Memory, OfAccumulationWithoutSynchronisationHoldsWholeGradients) {
   job.precision = kBf16;
   job.accumulation = 4;
   const MemoryEstimate synced = estimate_memory(model, job, cluster_of(1, 8));
-  EXPECT_EQ(synced.gradients_at_loss, synced.gradients);
+  // The sums so far, and in a backward its means apart from them.
+  EXPECT_EQ(synced.gradients_at_loss, synced.parameters);
+  EXPECT_EQ(synced.gradients, 2 * synced.parameters);
+  job.runtime = Runtime::kFsdp2;
+  EXPECT_EQ(
+      estimate_memory(model, job, cluster_of(1, 8)).gradients,
+      synced.parameters);
+  job.runtime = Runtime::kLibfsdp;
   EXPECT_EQ(synced.full_gradients_at_loss, 0);
   job.sync_every_pass = false;
   const MemoryEstimate kept = estimate_memory(model, job, cluster_of(1, 8));

@@ -257,6 +257,7 @@ TEST(CountingAllocator, SaysSoWhenAnotherAllocatorHasPriority) {
   EXPECT_EQ(live_bytes(), 0);
 }
 
+#ifdef NDEBUG // without optimisation both allocators cost something else
 double nanoseconds_per_block(c10::Allocator& allocator, std::size_t bytes) {
   constexpr int kBlocks = 20000;
   double best = 1e9;
@@ -272,7 +273,6 @@ double nanoseconds_per_block(c10::Allocator& allocator, std::size_t bytes) {
   return best;
 }
 
-#ifdef NDEBUG // without optimisation both cost something else
 TEST(CountingAllocator, CostsLittleMoreThanTheDefault) {
   c10::Allocator* plain = c10::GetCPUAllocator();
   fsdp::install_counting_allocator();
