@@ -174,6 +174,20 @@ TEST_F(PlanCommand, PlansFilesAndSizes) {
   EXPECT_THAT(
       printed({"--model", weights}),
       HasSubstr("without activations and logits"));
+  for (const Arguments& flag : std::vector<Arguments>{
+           {"--batch", "1"},
+           {"--seq", "1"},
+           {"--checkpointing", "none"},
+           {"--attention", "fused"},
+           {"--compile"}}) {
+    Arguments all{"--model", weights};
+    all.insert(all.end(), flag.begin(), flag.end());
+    expect_refused(
+        all,
+        "fsdp plan: " + flag.front() +
+            " with a file of weights, which does not tell what a pass keeps: "
+            "give the model's config.json\n");
+  }
   const double params = document({"--params", "70B"})["model"]["parameters"];
   EXPECT_NEAR(params, 70e9, 0.7e9);
 }
