@@ -31,8 +31,9 @@ LAYERS = {
     "launch": {"core", "env"},
     "runtime": {"core", "comm", "comm/c10d"},
     "optim": {"core", "comm", "comm/c10d", "runtime"},
-    "train": {"core", "comm", "comm/c10d", "runtime", "optim"},
-    "cli": {"core", "checkpoint", "plan", "env", "launch", "comm", "comm/c10d", "runtime", "optim", "train"},
+    "train": {"core", "plan", "comm", "comm/c10d", "runtime", "optim"},
+    "dryrun": {"core", "comm", "comm/c10d", "runtime", "optim", "train"},
+    "cli": {"core", "checkpoint", "plan", "env", "launch", "comm", "comm/c10d", "runtime", "optim", "train", "dryrun"},
 }
 WITHOUT_TORCH = ("src/core/", "src/env/", "src/comm/", "src/launch/", "src/checkpoint/", "src/plan/")
 WITH_TORCH = ("src/comm/c10d/",)

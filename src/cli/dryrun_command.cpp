@@ -163,8 +163,7 @@ void print_json(const DryRunOptions& options, const DryRunReport& report) {
 
 void register_dryrun(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
-      "dryrun",
-      "Count what a training step takes, for one rank of any number");
+      "dryrun", "Count what a training step takes, for one rank of any number");
   command->footer("\nPresets:\n" + preset_lines() + kFooter);
   const auto add = [&](const char* name, const char* value, const char* help) {
     return command->add_option(name, CLI::callback_t{}, help)

@@ -200,6 +200,10 @@ constexpr std::array kOwnFigures{
     "--node-bandwidth-gbps",
     "--network-bandwidth-gbps"};
 
+/// Of what a pass computes and keeps, and nothing else.
+constexpr std::array kActivationFlags{
+    "--batch", "--seq", "--checkpointing", "--attention", "--compile"};
+
 void add(CLI::App& command, const Flag& flag) {
   const bool is_switch = *flag.value == '\0';
   CLI::Option* option =
@@ -399,7 +403,16 @@ void PlanOptions::read_lengths(
   }
 }
 
-void PlanOptions::refuse_without_effect(const plan::Job& job) const {
+void PlanOptions::refuse_without_effect(
+    const plan::ModelShape& model, const plan::Job& job) const {
+  for (const char* flag : kActivationFlags) {
+    if (!model.transformer && text(flag)) {
+      throw ConfigError(
+          std::string(flag) +
+          " with a file of weights, which does not tell what a pass keeps: "
+          "give the model's config.json");
+    }
+  }
   if (!job.sync_every_pass && job.accumulation == 1) {
     throw ConfigError(
         "--no-sync without --accumulation: expected 2 passes or more");
@@ -429,7 +442,7 @@ PlanRequest PlanOptions::read() const {
   request.cluster.nodes = count_or("--nodes", 1);
   request.cluster.devices_per_node =
       count_or("--gpus-per-node", request.cluster.device.devices_per_node);
-  refuse_without_effect(request.job);
+  refuse_without_effect(request.model, request.job);
   check(request.job, request.cluster);
   return request;
 }

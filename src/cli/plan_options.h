@@ -44,7 +44,8 @@ class PlanOptions {
   plan::Device read_device(const plan::Precision& precision) const;
   plan::Job read_job() const;
   void read_lengths(const plan::ModelShape& model, plan::Job& job) const;
-  void refuse_without_effect(const plan::Job& job) const;
+  void refuse_without_effect(
+      const plan::ModelShape& model, const plan::Job& job) const;
 
   CLI::App* command_;
 };

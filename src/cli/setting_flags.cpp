@@ -88,15 +88,13 @@ CLI::Option* add_text(
 } // namespace
 
 SettingFlags::SettingFlags(
-    CLI::App& command,
-    const std::function<bool(std::string_view name)>& takes)
+    CLI::App& command, const std::function<bool(std::string_view name)>& takes)
     : config_(add_text(
           command, "config", "FILE", "File of settings, TOML or INI")) {
   for (const TrainFlag& flag : train_flags()) {
     if (!takes || takes(flag.name)) {
       flags_.push_back(
-          {flag.name,
-           add_text(command, flag.name, flag.value, help_of(flag))});
+          {flag.name, add_text(command, flag.name, flag.value, help_of(flag))});
     }
   }
 }

@@ -55,7 +55,8 @@ std::int64_t CountingCommunicator::bytes_sent(
     case Meeting::kAllGather: {
       std::int64_t own = 0;
       for (const GatherPiece& piece : collective.pieces) {
-        own += piece.rank == rank() ? static_cast<std::int64_t>(piece.bytes) : 0;
+        own +=
+            piece.rank == rank() ? static_cast<std::int64_t>(piece.bytes) : 0;
       }
       return own * num_peers;
     }

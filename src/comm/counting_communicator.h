@@ -8,10 +8,11 @@ namespace fsdp {
 
 /// The other ranks are taken to do what this one does, at once: gathers bring
 /// this rank's piece for each rank whose piece is as long, a reduce-scatter
-/// gives zeros, all else leaves this rank's values. Bytes count as messages between all pairs of ranks move
-/// them (as gloo's do): of a gather, the own piece to each other rank; of a
-/// reduce-scatter, every other rank's slice to its owner; of an all-reduce both
-/// in turn; of a broadcast, all of it from the root to each other rank.
+/// gives zeros, all else leaves this rank's values. Bytes count as messages
+/// between all pairs of ranks move them (as gloo's do): of a gather, the own
+/// piece to each other rank; of a reduce-scatter, every other rank's slice to
+/// its owner; of an all-reduce both in turn; of a broadcast, all of it from the
+/// root to each other rank.
 class CountingCommunicator final : public Communicator {
  public:
   /// `is_memory(p)` is false for addresses that must be left alone (of devices

@@ -63,7 +63,9 @@ DryAllocator& allocator() {
 
 /// One device, one stream, nothing to wait for.
 struct DryGuard final : c10::impl::NoOpDeviceGuardImpl<kType> {
-  c10::Device exchangeDevice(c10::Device) const override { return the_device(); }
+  c10::Device exchangeDevice(c10::Device) const override {
+    return the_device();
+  }
   c10::Device getDevice() const override { return the_device(); }
   c10::Stream getStream(c10::Device) const noexcept override {
     return c10::Stream(c10::Stream::DEFAULT, the_device());

@@ -31,8 +31,9 @@ struct DryRunReport {
 };
 
 /// Local; no other rank exists. It counts in this process's account of memory
-/// (memory_report()), so that nothing else may run beside it. Throws ConfigError as `fsdp train` does for
-/// settings that make no run, and for a rank outside of the world.
+/// (memory_report()), so that nothing else may run beside it. Throws
+/// ConfigError as `fsdp train` does for settings that make no run, and for a
+/// rank outside of the world.
 DryRunReport dry_run(const DryRunOptions& options);
 
 } // namespace fsdp

@@ -195,8 +195,7 @@ void register_shape_kernels() {
   shapes->impl("embedding_dense_backward", &embedding_dense_backward);
   shapes->impl("native_layer_norm", &native_layer_norm);
   shapes->impl("native_layer_norm_backward", &native_layer_norm_backward);
-  shapes->impl(
-      "_scaled_dot_product_flash_attention_for_cpu", &flash_attention);
+  shapes->impl("_scaled_dot_product_flash_attention_for_cpu", &flash_attention);
   shapes->impl(
       "_scaled_dot_product_flash_attention_for_cpu_backward",
       &flash_attention_backward);

@@ -51,8 +51,7 @@ void StepProfile::begin_step(std::int64_t step, Clock::time_point now) {
   gathers_.clear();
 }
 
-void StepProfile::end_step(
-    Clock::time_point optimizer, Clock::time_point now) {
+void StepProfile::end_step(Clock::time_point optimizer, Clock::time_point now) {
   add(plan::Category::kOptimizer, "optimizer", "", optimizer, now);
   is_recording_ = false;
 }
@@ -94,7 +93,7 @@ void StepProfile::on_phase(
 
 void StepProfile::close(
     UnitPhase phase, const std::string& unit, Clock::time_point now) {
-  auto& open = is_compute(phase)               ? computing_
+  auto& open = is_compute(phase)              ? computing_
                : phase == UnitPhase::kUnshard ? gathers_
                                               : talking_;
   const auto found =
