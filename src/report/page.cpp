@@ -65,12 +65,19 @@ std::string html_of(const Table& table) {
   return html + "</tbody></table></div>";
 }
 
+/// How the table is laid out.
+std::string classes_of(const Table& table) {
+  constexpr std::size_t kColumnsBeside = 4; // a chart
+  constexpr std::size_t kColumnsOfAPhone = 3;
+  constexpr std::size_t kRows = 15;
+  return std::string(table.columns.size() > kColumnsBeside ? "wide " : "") +
+         (table.columns.size() > kColumnsOfAPhone ? "cards " : "") +
+         (table.rows.size() > kRows ? "long" : "");
+}
+
 std::string section_of(const Chart& chart) {
   const std::string id = escaped(chart.id);
-  // Beside a chart there is room for a few columns.
-  constexpr std::size_t kColumnsBeside = 4;
-  const bool wide = chart.table.columns.size() > kColumnsBeside;
-  return "<section id=\"" + id + "\"" + (wide ? " class=\"wide\"" : "") + ">" +
+  return "<section id=\"" + id + "\" class=\"" + classes_of(chart.table) + "\">" +
          element("h2", chart.title) + element("p", chart.text) +
          "\n<div class=\"pair\"><div class=\"picture\"><div class=\"frame\""
          " style=\"--lines:" +

@@ -6,7 +6,7 @@
   const data = JSON.parse(document.getElementById("data").textContent);
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const narrow = matchMedia("(max-width: 40rem)");
-  const marks = ["circle", "rect", "triangle", "rectRot", "star", "crossRot"];
+  const marks = ["circle", "rect", "triangle", "rectRot", "star", "crossRot", "cross", "rectRounded"];
   let drawn = [];
 
   const color = (name) =>
@@ -17,11 +17,23 @@
       maximumSignificantDigits: 4,
     });
 
-  // Where a chart has room for whole words only on a wide screen.
-  const shortened = (text) =>
-    narrow.matches && text.length > 18 ? text.slice(0, 17) + "\u2026" : text;
+  // On a narrow screen a long name takes several lines.
+  function lines(text) {
+    const most = narrow.matches ? 18 : 40;
+    const cut = (word) => (word.length > most ? `${word.slice(0, most - 1)}\u2026` : word);
+    const all = [];
+    for (const word of text.split(" ")) {
+      const longer = all.length > 0 ? `${all[all.length - 1]} ${word}` : word;
+      if (all.length > 0 && longer.length <= most) {
+        all[all.length - 1] = longer;
+      } else {
+        all.push(cut(word));
+      }
+    }
+    return all;
+  }
 
-  function scaleOf(axis, { stacked, lies }) {
+  function scaleOf(axis, { stacked, lies, kind }) {
     const scale = {
       title: { display: axis.title !== "", text: axis.title },
       grid: { color: color("--line"), borderColor: color("--soft") },
@@ -32,9 +44,10 @@
       scale.labels = axis.labels;
       scale.offset = true;
       scale.ticks.autoSkip = !lies;
-      scale.ticks.callback = (value) => shortened(axis.labels[value]);
+      scale.ticks.callback = (value) => lines(axis.labels[value]);
     } else {
       scale.type = axis.logarithmic ? "logarithmic" : "linear";
+      scale.beginAtZero = kind !== "line";
       scale.ticks.maxTicksLimit = narrow.matches ? 5 : 9;
       scale.ticks.maxRotation = 0;
       // A logarithmic axis has room for powers of ten and what is near them.
@@ -68,8 +81,9 @@
       });
     }
     if (chart.kind === "points") {
+      const place = (axis, value) => axis.labels[value] ?? value;
       return Object.assign(dataset, {
-        data: series.points.map(([x, y]) => ({ x, y })),
+        data: series.points.map(([x, y]) => ({ x: place(chart.x, x), y: place(chart.y, y) })),
         radius: narrow.matches ? 7 : 9,
         hoverRadius: narrow.matches ? 8 : 11,
         borderWidth: 2,
@@ -155,12 +169,13 @@
       options: {
         indexAxis: lies ? "y" : "x",
         scales: {
-          x: scaleOf(chart.x, { stacked, lies }),
-          y: scaleOf(chart.y, { stacked, lies }),
+          x: scaleOf(chart.x, { stacked, lies, kind: chart.kind }),
+          y: scaleOf(chart.y, { stacked, lies, kind: chart.kind }),
         },
         interaction: { mode: "nearest", intersect: chart.kind !== "line" },
         plugins: {
           legend: {
+            display: datasets.length > 1,
             position: "top",
             align: "start",
             labels: { usePointStyle: true, padding: 12, boxWidth: 12 },

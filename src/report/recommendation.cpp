@@ -120,7 +120,7 @@ Chart recommendation(
   const std::vector<Cluster> clusters = smaller_clusters(cluster);
   for (const Cluster& smaller : clusters) {
     chart.x.labels.push_back(std::to_string(smaller.world_size()));
-    chart.table.columns.push_back(chart.x.labels.back() + " devices");
+    chart.table.columns.push_back("on " + chart.x.labels.back());
   }
   const std::vector<Size> sizes = sizes_with(model);
   for (std::size_t y = 0; y < sizes.size(); ++y) {

@@ -163,7 +163,7 @@ Chart recommendation() {
   chart.table.columns = {"parameters"};
   for (const std::int64_t gpus : kGpus) {
     chart.x.labels.push_back(std::to_string(gpus));
-    chart.table.columns.push_back(chart.x.labels.back() + " GPUs");
+    chart.table.columns.push_back("on " + chart.x.labels.back());
   }
   for (std::size_t y = 0; y < kSizes.size(); ++y) {
     chart.y.labels.push_back(count_text(kSizes[y]));

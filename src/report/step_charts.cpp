@@ -81,7 +81,7 @@ Chart timeline(std::span<const Event> events, int rank) {
   chart.series = {
       {.name = "compute", .color = 0},
       {.name = "unshard", .color = 1},
-      {.name = "reduce", .color = 4},
+      {.name = "reduce", .color = 3},
       {.name = "optimizer", .color = 2}};
   for (const Event& event : own) {
     const bool sent = is_communication(event.category);
@@ -117,7 +117,7 @@ Chart exposed_by_unit(std::span<const plan::UnitExposure> units) {
   chart.x.title = "unit";
   chart.y.title = "exposed, " + name;
   chart.series = {
-      {.name = "gathers", .color = 1}, {.name = "reductions", .color = 4}};
+      {.name = "gathers", .color = 1}, {.name = "reductions", .color = 3}};
   chart.table.columns = {"unit", "gathers, " + name, "reductions, " + name};
   for (const plan::UnitExposure& unit : units) {
     chart.x.labels.push_back(unit.unit);

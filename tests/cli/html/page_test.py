@@ -42,6 +42,9 @@ LOOK = """(() => {
     title: document.querySelector("h1").textContent,
     bold: document.querySelectorAll("b").length,
     scripts: document.scripts.length,
+    // Bars that begin elsewhere than at zero mislead.
+    begins: canvases.map((c) => Chart.getChart(c)).filter((c) => c.config.type === "bar").flatMap(
+      (c) => Object.values(c.scales)).filter((s) => s.type === "linear").map((s) => s.min),
   });
 })()"""
 
@@ -187,6 +190,7 @@ class Pages(unittest.TestCase):
                     self.assertGreater(min(seen["colors"]), 8, "an empty chart")
                     self.assertGreaterEqual(seen["fonts"], 12)
                     self.assertEqual(seen["scripts"], 3)
+                    self.assertEqual(set(seen["begins"]), {0})
                     backgrounds.add(seen["background"])
         self.assertEqual(len(backgrounds), 2, "light and dark look alike")
         return seen
