@@ -59,14 +59,13 @@ std::string rate_text(
 }
 
 void add_step(report::Page& page, const plan::SimulatedStep& step) {
-  page.charts.push_back(
-      report::times_of_step(
-          {{"compute", step.compute - step.optimizer},
-           {"added by collectives", step.contention},
-           {"optimizer", step.optimizer},
-           {"communication", step.communication},
-           {"exposed", step.exposed}},
-          step.seconds));
+  page.charts.push_back(report::times_of_step(
+      {{"compute", step.compute - step.optimizer},
+       {"added by collectives", step.contention},
+       {"optimizer", step.optimizer},
+       {"communication", step.communication},
+       {"exposed", step.exposed}},
+      step.seconds));
   page.charts.push_back(report::timeline(step.events, 0));
   page.charts.push_back(report::exposed_by_unit(step.units));
   if (step.passes_left_out > 0) {
@@ -121,7 +120,8 @@ report::Page page_of_plan(const PlanReport& report) {
     simulate_way(request, ways.back(), false);
   }
   if (chosen.step) {
-    page.facts.emplace_back("speed", rate_text(*chosen.step, *chosen.throughput));
+    page.facts.emplace_back(
+        "speed", rate_text(*chosen.step, *chosen.throughput));
   } else {
     page.notes.push_back("No simulated step: " + unknown + ".");
   }
@@ -169,8 +169,7 @@ report::Page page_of_trace(
            {"nothing", busy.idle}},
           busy.seconds()),
       report::timeline(events, diagnosis.rank),
-      report::exposed_by_unit(
-          plan::exposure_by_unit(events, diagnosis.rank))};
+      report::exposed_by_unit(plan::exposure_by_unit(events, diagnosis.rank))};
   page.charts.front().title = "Where the time goes";
   return page;
 }

@@ -179,8 +179,8 @@ std::string verdict_of(
 }
 
 std::string text_of(const PlanReport& report) {
-  return head_of(report.request) + memory_table(report) + traffic_table(report) +
-         strategy_table(report);
+  return head_of(report.request) + memory_table(report) +
+         traffic_table(report) + strategy_table(report);
 }
 
 } // namespace fsdp::cli

@@ -37,7 +37,7 @@ struct Span {
 
 struct Series {
   std::string name;
-  int color = 0;              ///< of page.css, 0 to 8
+  int color = 0;                   ///< of page.css, 0 to 8
   std::vector<double> values = {}; ///< of bars, by label; NaN: none
   std::vector<Point> points = {};  ///< of kLine and kPoints
   std::vector<Span> spans = {};    ///< of kTimeline

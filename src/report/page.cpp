@@ -77,13 +77,14 @@ std::string classes_of(const Table& table) {
 
 std::string section_of(const Chart& chart) {
   const std::string id = escaped(chart.id);
-  return "<section id=\"" + id + "\" class=\"" + classes_of(chart.table) + "\">" +
-         element("h2", chart.title) + element("p", chart.text) +
+  return "<section id=\"" + id + "\" class=\"" + classes_of(chart.table) +
+         "\">" + element("h2", chart.title) + element("p", chart.text) +
          "\n<div class=\"pair\"><div class=\"picture\"><div class=\"frame\""
          " style=\"--lines:" +
-         std::to_string(chart.y.labels.size()) + "\"><canvas role=\"img\" aria-label=\"" +
-         escaped(chart.title) + "\"></canvas></div></div>\n" +
-         html_of(chart.table) + "</div></section>\n";
+         std::to_string(chart.y.labels.size()) +
+         "\"><canvas role=\"img\" aria-label=\"" + escaped(chart.title) +
+         "\"></canvas></div></div>\n" + html_of(chart.table) +
+         "</div></section>\n";
 }
 
 std::string_view name_of(Kind kind) {

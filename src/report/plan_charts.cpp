@@ -34,9 +34,7 @@ struct Group {
 const std::vector<Group>& groups() {
   static const std::vector<Group> all{
       {"states", 0, {"parameters", "gradients", "optimizer", "padding"}},
-      {"gathered and reduced",
-       1,
-       {"gathered", "reduction", "full gradients"}},
+      {"gathered and reduced", 1, {"gathered", "reduction", "full gradients"}},
       {"activations and logits", 2, {"activations", "logits"}},
       {"overhead", 6, {"overhead"}}};
   return all;
@@ -46,8 +44,7 @@ double bytes_of(const Group& group, const MemoryEstimate& memory) {
   const bool at_loss = memory.total_at_loss() >= memory.total_in_backward();
   double sum = 0;
   for (const PeakComponent& component : peak_components(memory)) {
-    if (std::ranges::find(
-            group.components, std::string_view(component.name)) !=
+    if (std::ranges::find(group.components, std::string_view(component.name)) !=
         group.components.end()) {
       sum += bytes(at_loss ? component.at_loss : component.in_backward);
     }
@@ -118,9 +115,7 @@ std::vector<PeakComponent> peak_components(const MemoryEstimate& memory) {
       {"padding", memory.padding, memory.padding},
       {"gathered", memory.gathered, memory.gathered},
       {"reduction", 0, memory.reduction},
-      {"full gradients",
-       memory.full_gradients_at_loss,
-       memory.full_gradients},
+      {"full gradients", memory.full_gradients_at_loss, memory.full_gradients},
       {"logits", memory.logits, 0},
       {"activations", memory.activations, reduced ? 0 : memory.activations},
       {"overhead", memory.overhead, memory.overhead}};
@@ -130,10 +125,9 @@ std::string name_of(const Job& job, const Cluster& cluster) {
   std::string name(plan::name_of(job.strategy));
   const std::int64_t shard = shard_ranks(job, cluster);
   const std::int64_t replicas = cluster.world_size() / shard;
-  return replicas > 1 && shard > 1
-             ? name + " " + std::to_string(replicas) + " x " +
-                   std::to_string(shard)
-             : name;
+  return replicas > 1 && shard > 1 ? name + " " + std::to_string(replicas) +
+                                         " x " + std::to_string(shard)
+                                   : name;
 }
 
 Chart memory_by_component(const Way& way, const Cluster& cluster) {
@@ -143,10 +137,11 @@ Chart memory_by_component(const Way& way, const Cluster& cluster) {
   Chart chart;
   chart.id = "components";
   chart.title = "Memory of a rank by component";
-  chart.text = "Rank 0 at the loss, when all activations and the logits are "
-               "there, and in the backward, when gradients are reduced: " +
-               with_unit(bytes(memory.total_at_loss()), unit) + " and " +
-               with_unit(bytes(memory.total_in_backward()), unit) + ".";
+  chart.text =
+      "Rank 0 at the loss, when all activations and the logits are "
+      "there, and in the backward, when gradients are reduced: " +
+      with_unit(bytes(memory.total_at_loss()), unit) + " and " +
+      with_unit(bytes(memory.total_in_backward()), unit) + ".";
   chart.x.title = "memory, " + name;
   chart.series = {
       {.name = "at the loss", .color = 0},
@@ -169,9 +164,7 @@ Chart memory_by_component(const Way& way, const Cluster& cluster) {
       add(component.name, at_loss, in_backward);
     }
   }
-  add("all",
-      bytes(memory.total_at_loss()),
-      bytes(memory.total_in_backward()));
+  add("all", bytes(memory.total_at_loss()), bytes(memory.total_in_backward()));
   const double has = cluster.device.memory_bytes;
   if (has > 0) {
     add("the device has", has, has);
@@ -334,9 +327,7 @@ Chart communication_against_memory(
          .color = color_of(way.job.strategy),
          .points = {point}});
     chart.table.rows.push_back(
-        {chart.series.back().name,
-         number_text(point.x),
-         number_text(point.y)});
+        {chart.series.back().name, number_text(point.x), number_text(point.y)});
   }
   chart.limit = device_limit(cluster, unit, most, true);
   return chart;

@@ -41,7 +41,8 @@ std::vector<Size> sizes_with(const plan::ModelShape& model) {
   return sizes;
 }
 
-bool fits(const plan::ModelShape& model, const Job& job, const Cluster& cluster) {
+bool fits(
+    const plan::ModelShape& model, const Job& job, const Cluster& cluster) {
   try {
     const auto memory = estimate_memory(model, job, cluster);
     return static_cast<double>(memory.total()) <= cluster.device.memory_bytes;

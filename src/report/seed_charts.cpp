@@ -172,8 +172,7 @@ Chart recommendation() {
       const auto advice = plan::seed_advice(kSizes[y], kGpus[x], kMemoryGb);
       cells.emplace_back(advice.recommendation);
       std::ranges::find(chart.series, cells.back(), &Series::name)
-          ->points.push_back(
-              {static_cast<double>(x), static_cast<double>(y)});
+          ->points.push_back({static_cast<double>(x), static_cast<double>(y)});
     }
     chart.table.rows.push_back(std::move(cells));
   }

@@ -23,9 +23,10 @@ std::size_t index_of(Category category) {
 /// Of the rank, by their starts, with as many of the last as a chart can show.
 std::vector<Event> last_events(std::span<const Event> events, int rank) {
   std::vector<Event> own;
-  std::ranges::copy_if(events, std::back_inserter(own), [&](const Event& event) {
-    return event.rank == rank;
-  });
+  std::ranges::copy_if(
+      events, std::back_inserter(own), [&](const Event& event) {
+        return event.rank == rank;
+      });
   std::ranges::stable_sort(own, {}, &Event::start);
   if (own.size() > kMostSpans) {
     own.erase(own.begin(), own.end() - kMostSpans);
@@ -108,11 +109,10 @@ Chart exposed_by_unit(std::span<const plan::UnitExposure> units) {
   Chart chart;
   chart.id = "exposed";
   chart.title = "Exposed communication by unit";
-  chart.text = all > 0
-                   ? "Time in which a unit's gathers or reductions run and "
-                     "nothing computes: " +
-                         with_unit(all, unit_of_seconds(all)) + " in all."
-                   : "Compute hides all communication.";
+  chart.text = all > 0 ? "Time in which a unit's gathers or reductions run and "
+                         "nothing computes: " +
+                             with_unit(all, unit_of_seconds(all)) + " in all."
+                       : "Compute hides all communication.";
   chart.kind = Kind::kStackedBars;
   chart.x.title = "unit";
   chart.y.title = "exposed, " + name;

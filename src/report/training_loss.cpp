@@ -51,6 +51,10 @@ std::vector<Point> read_log(const std::filesystem::path& log) {
   return points;
 }
 
+std::string step_text(const Point& point) {
+  return std::to_string(std::llround(point.x));
+}
+
 /// Every n-th and the last, `most` or one more.
 std::vector<Point> thinned(const std::vector<Point>& points, std::size_t most) {
   const std::size_t stride = (points.size() + most - 1) / most;
@@ -74,8 +78,8 @@ Chart training_loss(const std::filesystem::path& log) {
   chart.id = "loss";
   chart.title = "Training loss";
   chart.text = "From " + log.filename().string() + ": " + number_text(first) +
-               " at step " + number_text(points.front().x) + ", " +
-               number_text(last) + " at step " + number_text(points.back().x);
+               " at step " + step_text(points.front()) + ", " +
+               number_text(last) + " at step " + step_text(points.back());
   chart.text += first > 0 && std::isfinite(last)
                     ? ", " + percent_text(1 - last / first) + " less."
                     : ".";
@@ -86,7 +90,7 @@ Chart training_loss(const std::filesystem::path& log) {
   chart.series[0].points = thinned(points, kMostLossPoints);
   chart.table.columns = {"step", "loss"};
   for (const Point& point : thinned(points, kRows)) {
-    chart.table.rows.push_back({number_text(point.x), number_text(point.y)});
+    chart.table.rows.push_back({step_text(point), number_text(point.y)});
   }
   return chart;
 }

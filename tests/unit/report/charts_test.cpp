@@ -133,7 +133,8 @@ TEST(PlanCharts, ParametersByComponentAreARanksShare) {
 TEST(PlanCharts, SmallerClustersGrowFromOneDeviceToTheGiven) {
   const auto sizes = [](std::int64_t nodes, std::int64_t devices) {
     std::vector<std::int64_t> all;
-    for (const Cluster& smaller : smaller_clusters(cluster_of(nodes, devices))) {
+    for (const Cluster& smaller :
+         smaller_clusters(cluster_of(nodes, devices))) {
       all.push_back(smaller.world_size());
     }
     return all;
@@ -165,7 +166,8 @@ TEST(StepCharts, PutStreamsOnRowsAndBeginAtZero) {
   // 30 of 51 ms compute, 20 ms communicate alone.
   EXPECT_THAT(chart.table.rows[0], ElementsAre("compute", "30.00", "58.8 %"));
   EXPECT_THAT(
-      chart.table.rows[3], ElementsAre("communication alone", "20.00", "39.2 %"));
+      chart.table.rows[3],
+      ElementsAre("communication alone", "20.00", "39.2 %"));
 }
 
 TEST(StepCharts, RefuseARankWithoutEvents) {

@@ -31,6 +31,12 @@ Page nasty_page() {
   return page;
 }
 
+Page plain_page() {
+  Page page;
+  page.title = "a";
+  return page;
+}
+
 std::string data_of(const std::string& html) {
   const std::string open = "id=\"data\">";
   const std::size_t begin = html.find(open) + open.size();
@@ -48,7 +54,7 @@ std::size_t count_of(const std::string& text, const std::string& part) {
 
 TEST(PageHtml, KeepsNamesFromBreakingOut) {
   const std::string html = html_of(nasty_page());
-  const std::string plain = html_of(Page{.title = "a"});
+  const std::string plain = html_of(plain_page());
   EXPECT_THAT(html, Not(HasSubstr("<script>alert")));
   EXPECT_EQ(count_of(html, "</script"), count_of(plain, "</script"));
   EXPECT_EQ(count_of(html, "<script"), count_of(plain, "<script"));
@@ -60,7 +66,10 @@ TEST(PageHtml, KeepsNamesFromBreakingOut) {
 TEST(PageHtml, TellsTheChartsWhatTheyAreTold) {
   const auto data = nlohmann::json::parse(data_of(html_of(nasty_page())));
   const std::string name = data[0]["series"][0]["name"];
-  EXPECT_EQ(name, std::string(kNasty, 53) + "\xef\xbf\xbd");
+  EXPECT_EQ(
+      name,
+      std::string(kNasty).substr(0, std::string(kNasty).size() - 1) +
+          "\xef\xbf\xbd");
   EXPECT_EQ(data[0]["series"][0]["values"][0], 1.5);
 }
 
@@ -80,7 +89,7 @@ TEST(PageHtml, IsTheSameForTheSame) {
 }
 
 TEST(PageHtml, HoldsItsLibraryAndAsksForNothing) {
-  const std::string html = html_of(Page{.title = "a"});
+  const std::string html = html_of(plain_page());
   EXPECT_THAT(html, HasSubstr("Chart.js v3."));
   EXPECT_THAT(html, HasSubstr("default-src 'none'"));
   EXPECT_THAT(html, Not(HasSubstr(" src=")));

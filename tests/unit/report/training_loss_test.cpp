@@ -30,7 +30,7 @@ TEST(TrainingLoss, IsTheLogs) {
   EXPECT_EQ(chart.series[0].points[2].x, 3);
   EXPECT_EQ(
       chart.text,
-      "From training_loss_a.jsonl: 8.000 at step 1.000, 2.000 at step 3.000, "
+      "From training_loss_a.jsonl: 8.000 at step 1, 2.000 at step 3, "
       "75.0 % less.");
 }
 
@@ -60,7 +60,10 @@ TEST(TrainingLoss, RefusesWhatIsNoLog) {
       "loss '" + empty +
           "': holds no step; expected the lines of fsdp train --log-json");
   for (const std::string line :
-       {"[1]", "{\"step\":1}", "{\"step\":1.5,\"loss\":1}", "x",
+       {"[1]",
+        "{\"step\":1}",
+        "{\"step\":1.5,\"loss\":1}",
+        "x",
         "{\"step\":1,\"loss\":\"1\"}"}) {
     const std::string log =
         log_of("bad.jsonl", "{\"step\":1,\"loss\":1}\n" + line + "\n");
