@@ -16,7 +16,7 @@ MAX_FILE_LINES = 600
 MAX_HEADER_LINES = 300
 MAX_FUNCTION_LINES = 80
 
-TEXT_SUFFIXES = {".cpp", ".h", ".py", ".md", ".txt", ".cmake", ".json", ".sh", ".in", ".supp"}
+TEXT_SUFFIXES = {".cpp", ".h", ".py", ".md", ".txt", ".cmake", ".json", ".sh", ".in", ".supp", ".html", ".css", ".js"}
 TEXT_NAMES = {"run", "mutate", "LICENSE", ".gitignore", ".clang-format"}
 
 # A folder below src may include its own headers and those of the folders named
@@ -25,6 +25,7 @@ LAYERS = {
     "core": set(),
     "checkpoint": {"core"},
     "plan": {"core"},
+    "report": {"core", "plan"},
     "env": {"core"},
     "comm": {"core"},
     "comm/c10d": {"core", "env", "comm"},
@@ -33,9 +34,9 @@ LAYERS = {
     "optim": {"core", "comm", "comm/c10d", "runtime"},
     "train": {"core", "plan", "comm", "comm/c10d", "runtime", "optim"},
     "dryrun": {"core", "comm", "comm/c10d", "runtime", "optim", "train"},
-    "cli": {"core", "checkpoint", "plan", "env", "launch", "comm", "comm/c10d", "runtime", "optim", "train", "dryrun"},
+    "cli": {"core", "checkpoint", "plan", "report", "env", "launch", "comm", "comm/c10d", "runtime", "optim", "train", "dryrun"},
 }
-WITHOUT_TORCH = ("src/core/", "src/env/", "src/comm/", "src/launch/", "src/checkpoint/", "src/plan/")
+WITHOUT_TORCH = ("src/core/", "src/env/", "src/comm/", "src/launch/", "src/checkpoint/", "src/plan/", "src/report/")
 WITH_TORCH = ("src/comm/c10d/",)
 
 # The library never prints and never ends the process. src/cli is a program.

@@ -5,6 +5,7 @@
 #include <iostream>
 #include <string>
 
+#include "cli/html_report.h"
 #include "cli/option_value.h"
 #include "cli/plan_options.h"
 #include "cli/plan_report.h"
@@ -48,6 +49,7 @@ std::string footer() {
   fsdp plan --model config.json --gpus-per-node 4 --checkpointing full --json
   fsdp plan --params 70B --nodes 64 --strategy hybrid_shard
   fsdp plan --model llama3-8b --nodes 8 --seq 8192 --search --global-batch 128
+  fsdp plan --model llama3-8b --nodes 4 --html plan.html
 )";
 }
 
@@ -60,6 +62,82 @@ bool is_on(const CLI::Option& option) {
   return value == "true";
 }
 
+struct Flags {
+  CLI::Option* html = nullptr;
+  CLI::Option* loss = nullptr;
+  CLI::Option* json = nullptr;
+  CLI::Option* seed_tables = nullptr;
+};
+
+Flags add_flags(CLI::App& plan) {
+  const auto add_switch = [&](const char* name, const std::string& help) {
+    return plan.add_flag(name, help)
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  };
+  const auto add_file = [&](const char* name, const std::string& help) {
+    return plan.add_option(name, CLI::callback_t{}, help)
+        ->type_name("FILE")
+        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  };
+  Flags flags;
+  flags.html = add_file(
+      "--html",
+      "Write a page with charts; of the source documents' models if no model "
+      "is given");
+  flags.loss = add_file(
+      "--loss", "Show the loss of this log of fsdp train --log-json there");
+  flags.json = add_switch("--json", "One JSON document, everything in bytes");
+  flags.seed_tables = add_switch(
+      "--seed-tables", "The tables of the project's source documents instead");
+  return flags;
+}
+
+/// Writes the page that --html asks for; what to say of it.
+std::string write_charts(const Flags& flags, report::Page page) {
+  const auto path = value_of(*flags.html);
+  if (!path) {
+    return "";
+  }
+  add_loss(page, value_of(*flags.loss));
+  write_page(*path, page);
+  return is_on(*flags.json) ? "" : "\ncharts in " + *path + "\n";
+}
+
+void run(
+    const Flags& flags,
+    const PlanOptions& options,
+    const SearchOptions& search) {
+  const bool html = value_of(*flags.html).has_value();
+  const bool json = is_on(*flags.json);
+  if (!html && value_of(*flags.loss)) {
+    throw ConfigError("--loss without --html: expected a page to show it on");
+  }
+  if (is_on(*flags.seed_tables) || (html && !options.any_given())) {
+    if (options.any_given() || search.is_on()) {
+      throw ConfigError(
+          "--seed-tables are of fixed models: expected no flag but --json, "
+          "--html and --loss");
+    }
+    const std::string said =
+        html ? write_charts(flags, seed_page()) : std::string();
+    std::cout << (json ? seed_tables_json() : seed_tables_text()) << said;
+    return;
+  }
+  if (search.is_on()) {
+    if (html) {
+      throw ConfigError(
+          "--search with --html: expected one of them; give the plan that the "
+          "search finds to --html");
+    }
+    std::cout << search.run(options.read(), json);
+    return;
+  }
+  const PlanReport report = make_report(options.read());
+  const std::string said =
+      html ? write_charts(flags, page_of_plan(report)) : std::string();
+  std::cout << (json ? json_of(report) : text_of(report)) << said;
+}
+
 } // namespace
 
 void register_plan(CLI::App& app) {
@@ -68,30 +146,8 @@ void register_plan(CLI::App& app) {
   plan->footer(footer());
   const PlanOptions options(*plan);
   const SearchOptions search(*plan);
-  const auto add_switch = [&](const char* name, const std::string& help) {
-    return plan->add_flag(name, help)
-        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  };
-  const CLI::Option* json =
-      add_switch("--json", "One JSON document, everything in bytes");
-  const CLI::Option* seed_tables = add_switch(
-      "--seed-tables", "The tables of the project's source documents instead");
-  plan->callback([options, search, json, seed_tables] {
-    if (search.is_on() && !is_on(*seed_tables)) {
-      std::cout << search.run(options.read(), is_on(*json));
-      return;
-    }
-    if (!is_on(*seed_tables)) {
-      const PlanReport report = make_report(options.read());
-      std::cout << (is_on(*json) ? json_of(report) : text_of(report));
-      return;
-    }
-    if (options.any_given() || search.is_on()) {
-      throw ConfigError(
-          "--seed-tables are of fixed models: expected no flag but --json");
-    }
-    std::cout << (is_on(*json) ? seed_tables_json() : seed_tables_text());
-  });
+  const Flags flags = add_flags(*plan);
+  plan->callback([flags, options, search] { run(flags, options, search); });
 }
 
 } // namespace fsdp::cli

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/plan_options.h"
@@ -41,6 +42,14 @@ struct Component {
 };
 
 std::vector<Component> components_of(const plan::MemoryEstimate& memory);
+
+/// The planned job in words: model, devices, job and step.
+std::vector<std::pair<std::string, std::string>> facts_of(
+    const PlanRequest& request);
+
+/// "fits, 12.3 GB to spare", or what is missing.
+std::string verdict_of(
+    const PlanRequest& request, const plan::MemoryEstimate& memory);
 
 /// For people: several tables.
 std::string text_of(const PlanReport& report);

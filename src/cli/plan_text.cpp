@@ -41,56 +41,46 @@ std::string mesh_text(const plan::Job& job, const plan::Cluster& cluster) {
          std::to_string(shard);
 }
 
-std::string head_of(const PlanReport& report) {
-  const PlanRequest& request = report.request;
-  const plan::Job& job = request.job;
-  const plan::Cluster& cluster = request.cluster;
-  const double memory = cluster.device.memory_bytes;
-  std::string text;
-  text += "model    " + request.model.name + ": " +
-          std::to_string(request.model.num_params()) + " parameters (" +
-          count_text(static_cast<double>(request.model.num_params())) +
-          ") in " + std::to_string(num_tensors(request.model)) + " tensors, " +
-          std::to_string(request.model.blocks.size()) + " blocks\n";
-  text += "devices  " + std::to_string(cluster.nodes) + " node(s) x " +
-          std::to_string(cluster.devices_per_node) + " " + cluster.device.name +
-          (memory > 0 ? ", " + bytes_text(memory) + " each" : "") + "\n";
-  text += "job      " + std::string(name_of(job.strategy)) + " over " +
-          mesh_text(job, cluster) + " rank(s), " +
-          std::string(name_of(job.optimizer)) + ", " +
-          precision_text(job.precision) + ", " +
-          std::string(name_of(job.runtime)) + " over " +
-          std::string(name_of(job.transport)) + ", prefetch " +
-          std::to_string(job.prefetch_depth) +
-          (job.cpu_offload ? ", offload" : "") + "\n";
-  text += "step     " + std::to_string(job.accumulation) + " pass(es) of " +
-          std::to_string(job.micro_batch) + " x " +
-          std::to_string(job.seq_len) + " tokens a rank" +
-          (job.sync_every_pass ? "" : ", the last one reduces") +
-          ", checkpointing " + std::string(name_of(job.checkpointing)) + ", " +
-          (job.fused_attention ? "fused" : "plain") + " attention" +
-          (job.compiled ? ", compiled" : "") + "\n";
-  return text;
+std::string model_text(const plan::ModelShape& model) {
+  return model.name + ": " + std::to_string(model.num_params()) +
+         " parameters (" + count_text(static_cast<double>(model.num_params())) +
+         ") in " + std::to_string(num_tensors(model)) + " tensors, " +
+         std::to_string(model.blocks.size()) + " blocks";
 }
 
-std::string verdict_of(
-    const PlanRequest& request, const plan::MemoryEstimate& memory) {
-  const auto spare = spare_bytes(request, memory);
-  if (!spare) {
-    return "whether it fits is not known: give --device or --memory-gb";
-  }
-  if (*spare < 0 && *spare + memory.overhead >= 0) {
-    return "does not fit: " + bytes(-*spare) +
-           " too much, unless the allocator frees memory and asks again";
-  }
-  if (*spare < 0) {
-    return "does not fit: " + bytes(-*spare) + " too much";
-  }
-  std::string text = "fits, " + bytes(*spare) + " to spare";
-  if (is_crowded(memory, request.cluster.device)) {
-    text +=
-        "; so near the limit the allocator frees memory and asks again, which "
-        "made published runs 20 % slower";
+std::string devices_text(const plan::Cluster& cluster) {
+  const double memory = cluster.device.memory_bytes;
+  return std::to_string(cluster.nodes) + " node(s) x " +
+         std::to_string(cluster.devices_per_node) + " " + cluster.device.name +
+         (memory > 0 ? ", " + bytes_text(memory) + " each" : "");
+}
+
+std::string job_text(const plan::Job& job, const plan::Cluster& cluster) {
+  return std::string(name_of(job.strategy)) + " over " +
+         mesh_text(job, cluster) + " rank(s), " +
+         std::string(name_of(job.optimizer)) + ", " +
+         precision_text(job.precision) + ", " +
+         std::string(name_of(job.runtime)) + " over " +
+         std::string(name_of(job.transport)) + ", prefetch " +
+         std::to_string(job.prefetch_depth) +
+         (job.cpu_offload ? ", offload" : "");
+}
+
+std::string step_text(const plan::Job& job) {
+  return std::to_string(job.accumulation) + " pass(es) of " +
+         std::to_string(job.micro_batch) + " x " + std::to_string(job.seq_len) +
+         " tokens a rank" +
+         (job.sync_every_pass ? "" : ", the last one reduces") +
+         ", checkpointing " + std::string(name_of(job.checkpointing)) + ", " +
+         (job.fused_attention ? "fused" : "plain") + " attention" +
+         (job.compiled ? ", compiled" : "");
+}
+
+std::string head_of(const PlanRequest& request) {
+  constexpr std::size_t kColumn = 9;
+  std::string text;
+  for (const auto& [name, words] : facts_of(request)) {
+    text += name + std::string(kColumn - name.size(), ' ') + words + "\n";
   }
   return text;
 }
@@ -169,9 +159,40 @@ std::string strategy_table(const PlanReport& report) {
 
 } // namespace
 
+std::vector<std::pair<std::string, std::string>> facts_of(
+    const PlanRequest& request) {
+  return {
+      {"model", model_text(request.model)},
+      {"devices", devices_text(request.cluster)},
+      {"job", job_text(request.job, request.cluster)},
+      {"step", step_text(request.job)}};
+}
+
+std::string verdict_of(
+    const PlanRequest& request, const plan::MemoryEstimate& memory) {
+  const auto spare = spare_bytes(request, memory);
+  if (!spare) {
+    return "whether it fits is not known: give --device or --memory-gb";
+  }
+  if (*spare < 0 && *spare + memory.overhead >= 0) {
+    return "does not fit: " + bytes(-*spare) +
+           " too much, unless the allocator frees memory and asks again";
+  }
+  if (*spare < 0) {
+    return "does not fit: " + bytes(-*spare) + " too much";
+  }
+  std::string text = "fits, " + bytes(*spare) + " to spare";
+  if (is_crowded(memory, request.cluster.device)) {
+    text +=
+        "; so near the limit the allocator frees memory and asks again, which "
+        "made published runs 20 % slower";
+  }
+  return text;
+}
+
 std::string text_of(const PlanReport& report) {
-  return head_of(report) + memory_table(report) + traffic_table(report) +
-         strategy_table(report);
+  return head_of(report.request) + memory_table(report) +
+         traffic_table(report) + strategy_table(report);
 }
 
 } // namespace fsdp::cli

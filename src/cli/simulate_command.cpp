@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "cli/exposure_text.h"
+#include "cli/html_report.h"
 #include "cli/option_value.h"
 #include "cli/plan_options.h"
 #include "cli/table.h"
@@ -45,6 +46,7 @@ struct Flags {
   CLI::Option* slow_link = nullptr;
   CLI::Option* straggler = nullptr;
   CLI::Option* trace = nullptr;
+  CLI::Option* html = nullptr;
   CLI::Option* json = nullptr;
 };
 
@@ -75,6 +77,7 @@ Flags add_flags(CLI::App& simulate) {
           "F",
           "One rank computes this many times as long (default: 1)");
   flags.trace = add("--trace", "FILE", "Write the timeline as a Chrome trace");
+  flags.html = add("--html", "FILE", "Write a page with charts");
   flags.json = simulate.add_flag("--json", kJsonHelp)
                    ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   return flags;
@@ -195,10 +198,15 @@ void write_trace_file(
 void run(const Flags& flags, const PlanOptions& options) {
   const plan::Conditions conditions = read_conditions(flags);
   const auto trace = value_of(*flags.trace);
+  const auto html = value_of(*flags.html);
   const bool as_json = value_of(*flags.json).has_value();
   const Result result = simulate(options.read(), conditions);
   if (trace) {
     write_trace_file(*trace, result.step);
+  }
+  if (html) {
+    write_page(
+        *html, page_of_step(result.request, result.step, result.throughput));
   }
   if (as_json) {
     std::cout << to_json(result).dump(2) << '\n';
@@ -212,6 +220,9 @@ void run(const Flags& flags, const PlanOptions& options) {
                 << " passes";
     }
     std::cout << '\n';
+  }
+  if (html) {
+    std::cout << "charts in " << *html << '\n';
   }
 }
 

@@ -5,8 +5,10 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "cli/exposure_text.h"
+#include "cli/html_report.h"
 #include "cli/option_value.h"
 #include "cli/table.h"
 #include "cli/units.h"
@@ -82,8 +84,31 @@ ordered_json to_json(const plan::Diagnosis& diagnosis) {
 
 struct Flags {
   CLI::Option* file = nullptr;
+  CLI::Option* html = nullptr;
   CLI::Option* json = nullptr;
 };
+
+void run(const Flags& flags) {
+  if (flags.file->count() == 0) {
+    throw ConfigError("no file: expected fsdp trace FILE");
+  }
+  const auto html = value_of(*flags.html);
+  const bool as_json = value_of(*flags.json).has_value();
+  const std::string& path = flags.file->results().front();
+  const std::vector<plan::Event> events = plan::read_trace(path);
+  const plan::Diagnosis diagnosis = plan::diagnose(events);
+  if (html) {
+    write_page(*html, page_of_trace(path, events, diagnosis));
+  }
+  if (as_json) {
+    std::cout << to_json(diagnosis).dump(2) << '\n';
+    return;
+  }
+  print(diagnosis);
+  if (html) {
+    std::cout << "\ncharts in " << *html << '\n';
+  }
+}
 
 } // namespace
 
@@ -94,21 +119,13 @@ void register_trace(CLI::App& app) {
   Flags flags;
   flags.file = trace->add_option("file", CLI::callback_t{}, "The timeline")
                    ->type_name("FILE");
+  flags.html = trace->add_option(
+      "--html", CLI::callback_t{}, "Write a page with charts");
+  flags.html->type_name("FILE")->multi_option_policy(
+      CLI::MultiOptionPolicy::TakeAll);
   flags.json = trace->add_flag("--json", kJsonHelp)
                    ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  trace->callback([flags] {
-    if (flags.file->count() == 0) {
-      throw ConfigError("no file: expected fsdp trace FILE");
-    }
-    const bool as_json = value_of(*flags.json).has_value();
-    const plan::Diagnosis diagnosis =
-        plan::diagnose(plan::read_trace(flags.file->results().front()));
-    if (as_json) {
-      std::cout << to_json(diagnosis).dump(2) << '\n';
-    } else {
-      print(diagnosis);
-    }
-  });
+  trace->callback([flags] { run(flags); });
 }
 
 } // namespace fsdp::cli
