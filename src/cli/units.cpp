@@ -113,7 +113,7 @@ std::string count_text(double count) {
 std::string seconds_text(double seconds) {
   static constexpr std::array kUnits{
       Unit{1, "s"}, Unit{1e-3, "ms"}, Unit{1e-6, "us"}};
-  return scaled(seconds, kUnits);
+  return seconds == 0 ? "0 s" : scaled(seconds, kUnits);
 }
 
 } // namespace fsdp::cli

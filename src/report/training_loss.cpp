@@ -16,12 +16,12 @@ namespace fsdp::report {
 namespace {
 
 std::vector<Point> read_log(const std::filesystem::path& log) {
-  const std::string name = "loss '" + log.string() + "'";
+  const std::string name = "loss '" + log.string();
   std::error_code ignored;
   std::ifstream file(log);
   // A folder can be opened, and reads as if it were empty.
   if (!file || std::filesystem::is_directory(log, ignored)) {
-    throw DataError(name + ": cannot be read");
+    throw DataError(name + "': cannot be read");
   }
   std::vector<Point> points;
   std::string line;
@@ -35,7 +35,7 @@ std::vector<Point> read_log(const std::filesystem::path& log) {
     if (!has_step || !json.contains("loss") ||
         !(json["loss"].is_number() || json["loss"].is_null())) {
       throw DataError(
-          name + ": line " + std::to_string(number) +
+          name + "': line " + std::to_string(number) +
           " is no JSON object with a step and a loss, as fsdp train "
           "--log-json writes it");
     }
@@ -46,7 +46,8 @@ std::vector<Point> read_log(const std::filesystem::path& log) {
   }
   if (points.empty()) {
     throw DataError(
-        name + ": holds no step; expected the lines of fsdp train --log-json");
+        name +
+        "': holds no step; expected the lines of fsdp train --log-json");
   }
   return points;
 }

@@ -312,7 +312,7 @@ TEST_F(PlanCommand, RefusesWhatWouldHaveNoEffect) {
   expect_refused(
       with_seed({"--seed-tables"}),
       "fsdp plan: --seed-tables are of fixed models: expected no flag but "
-      "--json\n");
+      "--json, --html and --loss\n");
 }
 
 TEST_F(PlanCommand, RefusesFilesThatAreNoModel) {

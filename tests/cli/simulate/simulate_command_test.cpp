@@ -62,7 +62,7 @@ TEST(SimulateCommand, PrintsWhatTakesHowLong) {
   EXPECT_EQ(result.exit_code, 0) << result.err;
   for (const char* part :
        {"llama3-8b, full_shard on 16 x H100-SXM-80GB",
-        "  step  ",
+        " a step  ",
         "  exposed communication  ",
         "  tokens a second  ",
         "  MFU  "}) {
@@ -138,16 +138,19 @@ TEST_F(TraceFile, TheDiagnosisIsPlainLines) {
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(
       result.out,
-      "rank 0: 10.0 ms\n"
-      "  compute                 8.00 ms  80.0 %\n"
-      "  optimizer               0 s  0.0 %\n"
-      "  communication           2.00 ms  20.0 %\n"
-      "    hidden by compute     0 s  0.0 %\n"
-      "    exposed, gathers      2.00 ms  20.0 %\n"
-      "    exposed, reductions   0 s  0.0 %\n"
-      "  nothing runs            0 s  0.0 %\n"
-      "most exposed units\n"
-      "  blocks.0: gathers 2.00 ms, reductions 0 s\n"
+      "rank 0\n"
+      "  of 10.0 ms              time   share\n"
+      "  compute              8.00 ms  80.0 %\n"
+      "  optimizer                0 s   0.0 %\n"
+      "  communication        2.00 ms  20.0 %\n"
+      "  hidden by compute        0 s   0.0 %\n"
+      "  exposed, gathers     2.00 ms  20.0 %\n"
+      "  exposed, reductions      0 s   0.0 %\n"
+      "  nothing runs             0 s   0.0 %\n"
+      "\n"
+      "  most exposed units  gathers  reductions\n"
+      "  blocks.0            2.00 ms         0 s\n"
+      "\n"
       "what to change\n"
       "  there is compute enough to hide the gathers: raise the prefetch depth "
       "by one and look again; every step holds one more unit in memory\n");
