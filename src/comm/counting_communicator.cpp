@@ -27,8 +27,9 @@ CountingCommunicator::CountingCommunicator(
     int rank,
     int size,
     std::chrono::milliseconds timeout,
-    bool (*is_memory)(const void*))
-    : Communicator(rank, size, "counting", timeout), is_memory_(is_memory) {}
+    bool (*may_touch_data)(const void*))
+    : Communicator(rank, size, "counting", timeout),
+      may_touch_(may_touch_data) {}
 
 void CountingCommunicator::meet(const Request&) {
   ++counters_.num_meetings;
@@ -82,12 +83,12 @@ std::int64_t CountingCommunicator::bytes_sent(
 // What callers compare or count ranks with lies in memory; a unit's rows may
 // not.
 void CountingCommunicator::fill(const Collective& collective) const {
-  if (!is_memory(collective.output) || collective.output_bytes == 0) {
+  if (!may_touch(collective.output) || collective.output_bytes == 0) {
     return;
   }
   const auto meeting = collective.request.meeting;
   if (meeting == Meeting::kReduceScatter) {
-    if (is_memory(collective.input)) {
+    if (may_touch(collective.input)) {
       std::memset(collective.output, 0, collective.output_bytes);
     }
     return;
@@ -107,8 +108,8 @@ void CountingCommunicator::fill(const Collective& collective) const {
   }
 }
 
-bool CountingCommunicator::is_memory(const void* data) const {
-  return is_memory_ == nullptr || is_memory_(data);
+bool CountingCommunicator::may_touch(const void* data) const {
+  return may_touch_ == nullptr || may_touch_(data);
 }
 
 } // namespace fsdp

@@ -15,13 +15,13 @@ namespace fsdp {
 /// root to each other rank.
 class CountingCommunicator final : public Communicator {
  public:
-  /// `is_memory(p)` is false for addresses that must be left alone (of devices
-  /// without memory); null: all are memory.
+  /// `may_touch_data(p)` is false for addresses that must be left alone (of
+  /// devices without memory); null: it touches all.
   CountingCommunicator(
       int rank,
       int size,
       std::chrono::milliseconds timeout,
-      bool (*is_memory)(const void*));
+      bool (*may_touch_data)(const void*));
 
   void meet(const Request& request) override;
   void fail(std::string_view what) noexcept override;
@@ -32,9 +32,9 @@ class CountingCommunicator final : public Communicator {
   std::shared_ptr<Work> start(const Collective& collective) override;
   std::int64_t bytes_sent(const Collective& collective) const;
   void fill(const Collective& collective) const;
-  bool is_memory(const void* data) const;
+  bool may_touch(const void* data) const;
 
-  bool (*is_memory_)(const void*);
+  bool (*may_touch_)(const void*);
   std::uint64_t epoch_ = 0;
 };
 
