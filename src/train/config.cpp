@@ -10,6 +10,7 @@
 #include "core/nearest_name.h"
 #include "core/parse_int.h"
 #include "fsdp/error.h"
+#include "train/step_profile.h"
 
 namespace fsdp {
 namespace {
@@ -111,6 +112,12 @@ void check_reports(const TrainOptions& options) {
         "--" + std::string(name) + " has no effect: preset " + options.preset +
             " is no model of bytes");
   }
+  require(
+      options.profile.empty() || options.steps == 0 ||
+          options.steps >= StepProfile::kFirst,
+      "--profile records from step " + std::to_string(StepProfile::kFirst) +
+          " on, and --steps is " + std::to_string(options.steps) +
+          ": expected that many or more");
   require(
       options.sample > 0 || !options.given.contains("prompt"),
       "--prompt has no effect with --sample 0");

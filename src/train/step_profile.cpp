@@ -1,6 +1,8 @@
 #include "train/step_profile.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <fstream>
 #include <utility>
 
@@ -119,12 +121,20 @@ std::vector<plan::Event> StepProfile::events() const {
   return sorted;
 }
 
+void begin_profile(const std::string& path) {
+  if (!std::ofstream(path)) {
+    throw ConfigError(
+        "--profile '" + path + "': cannot be written: " + std::strerror(errno));
+  }
+}
+
 void write_profile(const std::string& path, const StepProfile& profile) {
   std::ofstream file(path);
   plan::write_trace(file, profile.events());
   file.close();
   if (!file) {
-    throw DataError("--profile '" + path + "' cannot be written");
+    throw DataError(
+        "--profile '" + path + "': cannot be written: " + std::strerror(errno));
   }
 }
 

@@ -66,8 +66,11 @@ class StepProfile {
   std::vector<plan::Event> events_;
 };
 
-/// Writes the events of a whole run to `path`, in Chrome's trace format. Throws
-/// DataError, naming it, if it cannot be written.
+/// Empties or makes the file. Throws ConfigError naming it if it cannot.
+void begin_profile(const std::string& path);
+
+/// Writes the events to `path`, in Chrome's trace format. Throws DataError,
+/// naming it, if it cannot be written.
 void write_profile(const std::string& path, const StepProfile& profile);
 
 } // namespace fsdp

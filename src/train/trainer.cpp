@@ -78,6 +78,7 @@ void Trainer::record_profile() {
   if (options_.profile.empty() || group_.rank() != 0) {
     return;
   }
+  begin_profile(options_.profile);
   profile_.emplace(group_.rank());
   set_unit_phase_observer(
       *model_.module,

@@ -310,6 +310,40 @@ TEST_F(TrainCommand, ALogThatCannotBeWrittenEndsAllRanks) {
   EXPECT_LT(result.elapsed, 30s);
 }
 
+TEST_F(TrainCommand, AProfileIsReadByTrace) {
+  const std::string profile = path("profile.json");
+  const ProcessResult trained =
+      run(on_ranks(2, tiny({"--steps", "6", "--profile", profile})));
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  const ProcessResult traced = run({FSDP_PROGRAM, "trace", profile, "--json"});
+  ASSERT_EQ(traced.exit_code, 0) << traced.err;
+  const auto diagnosis = nlohmann::json::parse(traced.out);
+  EXPECT_EQ(diagnosis.at("ranks"), 1); // rank 0 records
+  const double seconds = diagnosis.at("seconds");
+  const double compute = diagnosis.at("compute_s");
+  EXPECT_GT(compute, 0.1 * seconds);
+  EXPECT_LT(compute, seconds);
+  EXPECT_GT(diagnosis.at("optimizer_s"), 0);
+  EXPECT_GT(diagnosis.at("exposed_reduce_s"), 0);
+}
+
+TEST_F(TrainCommand, AProfileThatWouldBeEmptyOrLostIsRefused) {
+  const ProcessResult unwritable = run(
+      on_ranks(2, tiny({"--steps", "3", "--profile", "/no/such/folder/x"})));
+  EXPECT_EQ(unwritable.exit_code, 2);
+  EXPECT_THAT(
+      unwritable.err,
+      HasSubstr("[rank 0] fsdp train: --profile '/no/such/folder/x': cannot be "
+                "written: No such file or directory"));
+  const ProcessResult short_run =
+      run(on_ranks(1, tiny({"--steps", "2", "--profile", path("p.json")})));
+  EXPECT_EQ(short_run.exit_code, 2);
+  EXPECT_THAT(
+      short_run.err,
+      HasSubstr("--profile records from step 3 on, and --steps is 2: expected "
+                "that many or more"));
+}
+
 TEST_F(TrainCommand, BackendAndTimeoutReachTheGroup) {
   const ProcessResult result = run(on_ranks(
       2, tiny({"--steps", "1", "--backend", "gloo", "--timeout", "60"})));
@@ -390,6 +424,7 @@ TEST_F(TrainCommand, HelpShowsEveryFlag) {
         "--backend",
         "--timeout",
         "--log-json",
+        "--profile",
         "--config",
         "--skip-nonfinite"}) {
     EXPECT_THAT(result.out, HasSubstr(std::string(flag) + " "));
