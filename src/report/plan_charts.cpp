@@ -35,7 +35,7 @@ const std::vector<Group>& groups() {
   static const std::vector<Group> all{
       {"states", 0, {"parameters", "gradients", "optimizer", "padding"}},
       {"gathered and reduced", 1, {"gathered", "reduction", "full gradients"}},
-      {"activations and logits", 2, {"activations", "logits"}},
+      {"activations and logits", 2, {"activations", "working", "logits"}},
       {"overhead", 6, {"overhead"}}};
   return all;
 }
@@ -103,8 +103,9 @@ std::vector<Strategy> strategies_of(const Job& job, const Cluster& cluster) {
 } // namespace
 
 std::vector<PeakComponent> peak_components(const MemoryEstimate& memory) {
-  const std::int64_t before =
-      (plan::Count(memory.activations) + memory.gradients_at_loss).value();
+  const std::int64_t before = (plan::Count(memory.activations) +
+                               memory.working + memory.gradients_at_loss)
+                                  .value();
   const bool reduced = memory.gradients >= before;
   return {
       {"parameters", memory.parameters, memory.parameters},
@@ -118,6 +119,7 @@ std::vector<PeakComponent> peak_components(const MemoryEstimate& memory) {
       {"full gradients", memory.full_gradients_at_loss, memory.full_gradients},
       {"logits", memory.logits, 0},
       {"activations", memory.activations, reduced ? 0 : memory.activations},
+      {"working", 0, reduced ? 0 : memory.working},
       {"overhead", memory.overhead, memory.overhead}};
 }
 

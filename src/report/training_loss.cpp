@@ -46,8 +46,7 @@ std::vector<Point> read_log(const std::filesystem::path& log) {
   }
   if (points.empty()) {
     throw DataError(
-        name +
-        "': holds no step; expected the lines of fsdp train --log-json");
+        name + "': holds no step; expected the lines of fsdp train --log-json");
   }
   return points;
 }

@@ -315,6 +315,34 @@ TEST_F(PlanCommand, RefusesWhatWouldHaveNoEffect) {
       "--json, --html and --loss\n");
 }
 
+TEST_F(PlanCommand, RefusesAPageThatCannotBe) {
+  const std::string page = (folder_ / "page.html").string();
+  expect_refused(
+      with_seed({"--loss", "log.jsonl"}),
+      "fsdp plan: --loss without --html: expected a page to show it on\n");
+  expect_refused(
+      with_seed({"--search", "--global-batch", "8", "--html", page}),
+      "fsdp plan: --search with --html: expected one of them; give the plan "
+      "that the search finds to --html\n");
+  expect_refused(
+      with_seed({"--html", "/gone/page.html"}),
+      "fsdp plan: --html '/gone/page.html': cannot be written\n",
+      1);
+  expect_refused(
+      {"--html", page, "--loss", "/gone/log.jsonl"},
+      "fsdp plan: loss '/gone/log.jsonl': cannot be read\n",
+      1);
+  EXPECT_FALSE(std::filesystem::exists(page));
+}
+
+TEST_F(PlanCommand, SaysWhereThePageIs) {
+  const std::string page = (folder_ / "page.html").string();
+  const std::string text = printed(with_seed({"--html", page}));
+  EXPECT_THAT(text, HasSubstr("charts in " + page + "\n"));
+  EXPECT_GT(std::filesystem::file_size(page), 100000U);
+  EXPECT_EQ(document(with_seed({"--html", page})), document(with_seed({})));
+}
+
 TEST_F(PlanCommand, RefusesFilesThatAreNoModel) {
   const std::string missing =
       write("config.json", R"({"model_type": "llama", "hidden_size": 64})");
