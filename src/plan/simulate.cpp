@@ -204,14 +204,14 @@ void add_times(
     std::vector<UnitExposure>& sum,
     const std::vector<UnitExposure>& units,
     double times) {
-  if (sum.empty()) {
-    for (const UnitExposure& unit : units) {
-      sum.push_back({.unit = unit.unit});
+  for (const UnitExposure& unit : units) {
+    // Passes of another kind may have other units.
+    auto known = std::ranges::find(sum, unit.unit, &UnitExposure::unit);
+    if (known == sum.end()) {
+      known = sum.insert(known, {.unit = unit.unit});
     }
-  }
-  for (std::size_t i = 0; i < units.size(); ++i) {
-    sum[i].unshard += times * units[i].unshard;
-    sum[i].reduce += times * units[i].reduce;
+    known->unshard += times * unit.unshard;
+    known->reduce += times * unit.reduce;
   }
 }
 
