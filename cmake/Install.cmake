@@ -8,8 +8,10 @@ set(FSDP_LIBTORCH_RPATH "" CACHE STRING
   "Folder of libtorch.so that installed files look in; may begin with $ORIGIN")
 set(_package "${CMAKE_INSTALL_LIBDIR}/cmake/fsdp")
 
-set_target_properties(fsdp_cli PROPERTIES INSTALL_RPATH "${FSDP_LIBTORCH_RPATH}")
-install(TARGETS fsdp_cli RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+if(FSDP_BUILD_PROGRAM)
+  set_target_properties(fsdp_cli PROPERTIES INSTALL_RPATH "${FSDP_LIBTORCH_RPATH}")
+  install(TARGETS fsdp_cli RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
+endif()
 install(FILES "${PROJECT_SOURCE_DIR}/LICENSE" DESTINATION "${CMAKE_INSTALL_DOCDIR}")
 if(NOT FSDP_WITH_TORCH)
   return()

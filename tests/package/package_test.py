@@ -84,6 +84,9 @@ class Package(unittest.TestCase):
             f"-DFSDP_SOURCE={ROOT}",
             f"-DLIBTORCH={LIBTORCH}",
             f"-DBUILD_SHARED_LIBS={is_shared}",
+            # The library alone needs none of the program's dependencies.
+            "-DCMAKE_DISABLE_FIND_PACKAGE_CLI11=TRUE",
+            "-DCMAKE_DISABLE_FIND_PACKAGE_nlohmann_json=TRUE",
         )
         self.assertEqual(found.returncode, 0, found.stdout)
 
@@ -125,7 +128,7 @@ class Package(unittest.TestCase):
         run_well("cmake", "--build", self.scratch / "consumer")
         self.check_losses(self.scratch / "consumer/consumer")
 
-    def test_a_project_that_holds_the_sources_gets_the_library_and_no_tests(self):
+    def test_a_project_that_holds_the_sources_gets_the_library_alone(self):
         build = self.folder_of("subproject")
         shutil.rmtree(build, ignore_errors=True)
         self.configure_subproject("ON")
@@ -133,6 +136,7 @@ class Package(unittest.TestCase):
         self.assertIn("fsdp_runtime:", targets)
         self.assertNotIn("first_steps:", targets)
         self.assertNotIn("_test:", targets)
+        self.assertNotIn("fsdp_cli:", targets)
         self.assertNotIn("fsdp", (build / "cmake_install.cmake").read_text())
         run_well("cmake", "--build", build)
         self.check_losses(build / "consumer")
