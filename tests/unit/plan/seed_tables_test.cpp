@@ -46,7 +46,8 @@ TEST(SeedTables, HaveTheMemoryOfAGpu) {
   ASSERT_EQ(rows.size(), 12U);
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const json& row = expected[i];
-    EXPECT_EQ(name_of(rows[i].strategy), row.at("strategy"));
+    EXPECT_EQ(
+        name_of(rows[i].strategy), row.at("strategy").get<std::string>());
     EXPECT_EQ(rows[i].gpus, row.at("gpus"));
     EXPECT_EQ(digits(rows[i].parameters / 1e6, 1), digits(row.at("params"), 1));
     EXPECT_EQ(digits(rows[i].gradients / 1e6, 1), digits(row.at("grads"), 1));
