@@ -72,6 +72,12 @@ DryRunOptions read(const Flags& flags) {
   if (options.world_size == 0) {
     throw ConfigError("-n is missing: give the number of ranks");
   }
+  constexpr int kMostRanks = 100'000; // a rank knows every other's rows
+  if (options.world_size > kMostRanks) {
+    throw ConfigError(
+        "-n is " + std::to_string(options.world_size) + ": expected at most " +
+        std::to_string(kMostRanks) + " ranks");
+  }
   options.rank = whole_of(*flags.rank, 0, 0);
   if (options.rank >= options.world_size) {
     throw ConfigError(

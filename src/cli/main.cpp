@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <exception>
 #include <iostream>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -189,6 +190,9 @@ int main(int argc, char** argv) {
   }
   return run_guarded("fsdp " + args.front(), [&] {
     const int parsed = run_command(app, args);
+    if (!std::cout.flush()) {
+      throw std::runtime_error("what it prints cannot be written");
+    }
     return parsed != 0 ? parsed : status;
   });
 }

@@ -384,8 +384,14 @@ plan::Job PlanOptions::read_job() const {
   job.compiled = is_on("--compile");
   job.fused_loss = is_on("--fused-loss");
   job.checkpointed_blocks = count_or("--checkpointed-blocks", 0);
-  job.prefetch_depth = static_cast<int>(
-      std::min<std::int64_t>(count_or("--prefetch", 1), INT32_MAX));
+  const std::int64_t prefetch = count_or("--prefetch", 1);
+  constexpr std::int64_t kMostPrefetch = 1'000'000;
+  if (prefetch > kMostPrefetch) {
+    throw ConfigError(
+        "--prefetch is " + std::to_string(prefetch) + ": expected 0 to " +
+        std::to_string(kMostPrefetch));
+  }
+  job.prefetch_depth = static_cast<int>(prefetch);
   return job;
 }
 

@@ -90,7 +90,13 @@ std::optional<std::int64_t> parse_count(std::string_view text) {
   if (!number || *number < 0 || *number > kMost / scale) {
     return std::nullopt;
   }
-  return std::llround(*number * scale);
+  const double count = *number * scale;
+  const double whole_count = std::round(count);
+  // 1.1 x 1e9 may be off by what a double cannot hold.
+  if (std::abs(count - whole_count) > 1e-6) {
+    return std::nullopt;
+  }
+  return std::llround(count);
 }
 
 std::string bytes_text(double bytes) {

@@ -96,6 +96,9 @@ class TraceReader {
     if (std::filesystem::is_directory(path_, ignored)) {
       fail("is a folder, expected a file");
     }
+    if (std::filesystem::is_fifo(path_, ignored)) {
+      fail("is a pipe, expected a file");
+    }
     std::ifstream file(path_, std::ios::binary);
     if (!file) {
       fail("cannot be read");

@@ -295,9 +295,11 @@ Transformer parse_config_json(const std::string& file, std::string_view text) {
 }
 
 Transformer read_config_json(const std::filesystem::path& path) {
-  std::ifstream stream(path);
   std::error_code ignored;
-  if (!stream || !std::filesystem::is_regular_file(path, ignored)) {
+  // To open a pipe would wait for who writes it.
+  const bool is_file = std::filesystem::is_regular_file(path, ignored);
+  std::ifstream stream(is_file ? path : std::filesystem::path());
+  if (!stream) {
     throw DataError(
         "config '" + path.string() + "' cannot be read: expected a file");
   }

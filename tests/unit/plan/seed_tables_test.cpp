@@ -46,8 +46,7 @@ TEST(SeedTables, HaveTheMemoryOfAGpu) {
   ASSERT_EQ(rows.size(), 12U);
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const json& row = expected[i];
-    EXPECT_EQ(
-        name_of(rows[i].strategy), row.at("strategy").get<std::string>());
+    EXPECT_EQ(name_of(rows[i].strategy), row.at("strategy").get<std::string>());
     EXPECT_EQ(rows[i].gpus, row.at("gpus"));
     EXPECT_EQ(digits(rows[i].parameters / 1e6, 1), digits(row.at("params"), 1));
     EXPECT_EQ(digits(rows[i].gradients / 1e6, 1), digits(row.at("grads"), 1));
@@ -91,7 +90,7 @@ TEST(SeedTables, GiveTheDocumentsAdvice) {
     EXPECT_EQ(advice.no_shard_gb <= advice.memory_gb, row.at("fits")[0]);
     EXPECT_EQ(advice.shard_grad_op_gb <= advice.memory_gb, row.at("fits")[1]);
     EXPECT_EQ(advice.full_shard_gb <= advice.memory_gb, row.at("fits")[2]);
-    EXPECT_EQ(advice.recommendation, row.at("recommend"));
+    EXPECT_EQ(advice.recommendation, row.at("recommend").get<std::string>());
     EXPECT_FALSE(advice.reason.empty());
   }
   EXPECT_EQ(seed_advice(1e9, 8, 80).recommendation, "NO_SHARD");

@@ -420,7 +420,7 @@ void expect_mismatch(
         backend == "inproc" ? over_inproc : std::vector{over_gloo};
     with_ranks(
         size,
-        [&, size = size](const ProcessGroup& world) {
+        [&](const ProcessGroup& world) {
           Probes plain;
           Probes model;
           shard(model, world);

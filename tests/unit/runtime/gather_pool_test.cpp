@@ -10,7 +10,7 @@ namespace {
 // In processes of their own: the counting allocator cannot be removed.
 
 TEST(GatherPool, GivesABlockOfTheSameSizeAgain) {
-  GatherPool pool(c10::Device(c10::kCPU));
+  GatherPool pool{c10::Device(c10::kCPU)};
   auto first = pool.take(1 << 20, "a");
   const std::byte* memory = first->writable;
   pool.give_back(std::move(first));
@@ -21,7 +21,7 @@ TEST(GatherPool, GivesABlockOfTheSameSizeAgain) {
 TEST(GatherPool, NeverHoldsMoreThanWasInUseAtOnce) {
   install_counting_allocator();
   {
-    GatherPool pool(c10::Device(c10::kCPU));
+    GatherPool pool{c10::Device(c10::kCPU)};
     const std::int64_t page = 4096;
     for (int round = 0; round < 2; ++round) {
       for (int unit = 1; unit <= 20; ++unit) {
