@@ -1,6 +1,7 @@
 // `fsdp plan` as a process: what it prints, and each mistake in one line.
 
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
@@ -341,6 +342,21 @@ TEST_F(PlanCommand, SaysWhereThePageIs) {
   EXPECT_THAT(text, HasSubstr("charts in " + page + "\n"));
   EXPECT_GT(std::filesystem::file_size(page), 100000U);
   EXPECT_EQ(document(with_seed({"--html", page})), document(with_seed({})));
+}
+
+TEST_F(PlanCommand, RefusesCountsThatAreNotWhole) {
+  expect_refused(
+      {"--model", "gpt2", "--batch", "1.5"},
+      StartsWith("fsdp plan: --batch '1.5': expected a whole number"));
+}
+
+TEST_F(PlanCommand, DoesNotWaitForAPipe) {
+  const std::string pipe = (folder_ / "config.json").string();
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  expect_refused(
+      {"--model", pipe},
+      StartsWith("fsdp plan: config '" + pipe + "' cannot be read"),
+      1);
 }
 
 TEST_F(PlanCommand, RefusesFilesThatAreNoModel) {
