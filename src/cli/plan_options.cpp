@@ -120,22 +120,25 @@ constexpr std::array kFlags{
         "--params",
         "N",
         "Instead: a decoder of so many parameters (7B, 1e9, 350M)"},
-    Flag{"--device", "NAME", "Device by name (default: H100-SXM-80GB)"},
+    Flag{
+        "--device",
+        "NAME",
+        "Device by name (default: H100-SXM-80GB, or what own figures say)"},
     Flag{
         "--peak-tflops",
         "X",
         "Own figure: TFLOP/s of matrix products in the precision"},
-    Flag{"--memory-gb", "X", "Own figure: memory of a device, GiB"},
+    Flag{"--memory-gib", "X", "Own figure: memory of a device, GiB"},
     Flag{
-        "--memory-bandwidth-gbps",
+        "--memory-bandwidth-gbytes",
         "X",
         "Own figure: of that memory, gigabytes a second"},
     Flag{
-        "--node-bandwidth-gbps",
+        "--node-bandwidth-gbytes",
         "X",
         "Own figure: to the devices of a node, gigabytes a second"},
     Flag{
-        "--network-bandwidth-gbps",
+        "--network-bandwidth-gbytes",
         "X",
         "Own figure: to other nodes, gigabytes a second of a device"},
     Flag{"--nodes", "N", "Nodes (default: 1)"},
@@ -195,10 +198,10 @@ constexpr std::array kFlags{
 /// Each of these replaces one figure of a device.
 constexpr std::array kOwnFigures{
     "--peak-tflops",
-    "--memory-gb",
-    "--memory-bandwidth-gbps",
-    "--node-bandwidth-gbps",
-    "--network-bandwidth-gbps"};
+    "--memory-gib",
+    "--memory-bandwidth-gbytes",
+    "--node-bandwidth-gbytes",
+    "--network-bandwidth-gbytes"};
 
 /// Of what a pass computes and keeps, and nothing else.
 constexpr std::array kActivationFlags{
@@ -336,16 +339,16 @@ plan::Device PlanOptions::read_device(const Precision& precision) const {
   if (const auto tflops = positive("--peak-tflops")) {
     set_peak(device, precision, *tflops * 1e12);
   }
-  if (const auto memory = positive("--memory-gb")) {
+  if (const auto memory = positive("--memory-gib")) {
     device.memory_bytes = *memory * kGibi;
   }
-  if (const auto rate = positive("--memory-bandwidth-gbps")) {
+  if (const auto rate = positive("--memory-bandwidth-gbytes")) {
     device.memory_bandwidth = *rate * kGiga;
   }
-  if (const auto rate = positive("--node-bandwidth-gbps")) {
+  if (const auto rate = positive("--node-bandwidth-gbytes")) {
     device.node_bandwidth = *rate * kGiga;
   }
-  if (const auto rate = positive("--network-bandwidth-gbps")) {
+  if (const auto rate = positive("--network-bandwidth-gbytes")) {
     device.network_bandwidth = *rate * kGiga;
   }
   return device;

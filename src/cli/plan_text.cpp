@@ -172,7 +172,7 @@ std::string verdict_of(
     const PlanRequest& request, const plan::MemoryEstimate& memory) {
   const auto spare = spare_bytes(request, memory);
   if (!spare) {
-    return "whether it fits is not known: give --device or --memory-gb";
+    return "whether it fits is not known: give --device or --memory-gib";
   }
   if (*spare < 0 && *spare + memory.overhead >= 0) {
     return "does not fit: " + bytes(-*spare) +

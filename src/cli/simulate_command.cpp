@@ -15,11 +15,13 @@
 #include "cli/html_report.h"
 #include "cli/option_value.h"
 #include "cli/plan_options.h"
+#include "cli/plan_report.h"
 #include "cli/table.h"
 #include "cli/units.h"
 #include "fsdp/error.h"
 #include "plan/chrome_trace.h"
 #include "plan/compute_time.h"
+#include "plan/memory.h"
 #include "plan/schedule.h"
 #include "plan/simulate.h"
 
@@ -162,6 +164,12 @@ void print(const Result& result) {
   std::cout << result.request.model.name << ", "
             << name_of(result.request.job.strategy) << " on "
             << cluster.world_size() << " x " << cluster.device.name << '\n'
+            << "memory: "
+            << verdict_of(
+                   result.request,
+                   plan::estimate_memory(
+                       result.request.model, result.request.job, cluster))
+            << '\n'
             << times_text(result.step) << '\n'
             << rates_text(result) << exposed_units_text(units);
 }
@@ -173,6 +181,10 @@ ordered_json to_json(const Result& result) {
       {"device", result.request.cluster.device.name},
       {"ranks", result.request.cluster.world_size()},
       {"strategy", name_of(result.request.job.strategy)},
+      {"memory_bytes",
+       plan::estimate_memory(
+           result.request.model, result.request.job, result.request.cluster)
+           .total()},
       {"step_s", step.seconds},
       {"compute_s", step.compute - step.optimizer},
       {"optimizer_s", step.optimizer},

@@ -6,6 +6,7 @@
 #include "fsdp/error.h"
 #include "plan/collective_time.h"
 #include "plan/constants.h"
+#include "plan/traffic.h"
 
 namespace fsdp::plan {
 
@@ -46,7 +47,8 @@ class UnitCollectives {
     const double reduced = numel * size(precision.reduce);
     unit.unshard = transfer(
         Collective::kAllGather, numel * size(precision.compute), shards_);
-    unit.reduce = transfer(Collective::kReduceScatter, reduced, shards_);
+    unit.reduce = transfer(
+        Collective::kReduceScatter, numel * size(gradient_wire(job_)), shards_);
     unit.unshard.seconds += host_copy(numel);
     unit.reduce.seconds += host_copy(numel);
     unit.replicate = transfer(

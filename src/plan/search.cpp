@@ -11,6 +11,7 @@
 
 #include "fsdp/error.h"
 #include "plan/compute_time.h"
+#include "plan/constants.h"
 #include "plan/schedule.h"
 
 namespace fsdp::plan {
@@ -72,8 +73,13 @@ std::vector<Mesh> meshes(const SearchRequest& request) {
   return all;
 }
 
+/// Beyond what a caching allocator needs to work without giving memory back.
 double excess(const PlannedJob& plan, const Cluster& cluster) {
-  return static_cast<double>(plan.memory.total()) - cluster.device.memory_bytes;
+  const Device& device = cluster.device;
+  const double room = device.has_caching_allocator
+                          ? kCrowdedShare * device.memory_bytes
+                          : device.memory_bytes;
+  return static_cast<double>(plan.memory.total()) - room;
 }
 
 /// Searches one mesh and checkpointing.
@@ -211,7 +217,7 @@ std::string largest_component(const MemoryEstimate& memory) {
 
 std::string why_not(const PlannedJob& plan, const Cluster& cluster) {
   return "needs " + rounded(excess(plan, cluster) / 1e9, "GB") +
-         " more than the device has, most of it " +
+         " more than there is room for, most of it " +
          largest_component(plan.memory);
 }
 

@@ -126,10 +126,10 @@ TEST_F(PlanCommand, EverySettingChangesThePlan) {
   for (const Arguments& setting : std::vector<Arguments>{
            {"--device", "L4"},
            {"--peak-tflops", "100"}, // in the device's name
-           {"--memory-gb", "16"},
-           {"--memory-bandwidth-gbps", "100"},
-           {"--node-bandwidth-gbps", "100"},
-           {"--network-bandwidth-gbps", "100"},
+           {"--memory-gib", "16"},
+           {"--memory-bandwidth-gbytes", "100"},
+           {"--node-bandwidth-gbytes", "100"},
+           {"--network-bandwidth-gbytes", "100"},
            {"--gpus-per-node", "4"},
            {"--strategy", "shard_grad_op"},
            {"--strategy", "hybrid_shard", "--shard-size", "4"},
@@ -194,7 +194,7 @@ TEST_F(PlanCommand, PlansFilesAndSizes) {
 }
 
 TEST_F(PlanCommand, TakesOwnFiguresOfADevice) {
-  const json own = document(with_seed({"--memory-gb", "24"}));
+  const json own = document(with_seed({"--memory-gib", "24"}));
   EXPECT_EQ(own["cluster"]["device"], "own figures");
   EXPECT_EQ(own["cluster"]["device_memory"], 24 * (std::int64_t{1} << 30));
   EXPECT_TRUE(own["plan"]["memory"]["fits"]);
@@ -202,10 +202,10 @@ TEST_F(PlanCommand, TakesOwnFiguresOfADevice) {
   EXPECT_TRUE(none["plan"]["memory"]["fits"].is_null());
   EXPECT_THAT(
       printed(with_seed({"--peak-tflops", "100"})),
-      HasSubstr("whether it fits is not known: give --device or --memory-gb"));
+      HasSubstr("whether it fits is not known: give --device or --memory-gib"));
   EXPECT_EQ(
       document(with_seed(
-          {"--device", "l4", "--memory-gb", "1"}))["cluster"]["device"],
+          {"--device", "l4", "--memory-gib", "1"}))["cluster"]["device"],
       "L4 with own figures");
 }
 
@@ -253,8 +253,8 @@ TEST_F(PlanCommand, RefusesNonsenseInOneLine) {
       "shorter sequence\n");
   for (const char* figure : {"0", "-1", "nan", "much", "1e10"}) {
     expect_refused(
-        with_seed({"--memory-gb", figure}),
-        "fsdp plan: --memory-gb '" + std::string(figure) +
+        with_seed({"--memory-gib", figure}),
+        "fsdp plan: --memory-gib '" + std::string(figure) +
             "': expected a number above 0, at most 1e9\n");
   }
 }

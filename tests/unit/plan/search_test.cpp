@@ -171,7 +171,7 @@ TEST(Search, SaysWhyTheOthersLose) {
     std::snprintf(
         text,
         sizeof(text),
-        "needs %.3g GB more than the device has, most of it optimizer "
+        "needs %.3g GB more than there is room for, most of it optimizer "
         "state",
         (needed - 10e9) / 1e9);
     return std::string(text);
