@@ -13,7 +13,7 @@ namespace fsdp::plan {
 
 namespace {
 
-constexpr std::int64_t kMostParams = 1'000'000'000'000'000;
+constexpr std::int64_t kMostParams = 2'000'000'000'000'000;
 constexpr std::int64_t kMostLayers = 1'000'000;
 
 [[noreturn]] void refuse(const Transformer& t, const std::string& what) {
