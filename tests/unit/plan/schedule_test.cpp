@@ -46,8 +46,14 @@ TEST(Schedule, EachStrategyHasItsCollectives) {
     EXPECT_DOUBLE_EQ(
         unit.unshard.seconds,
         seconds(Collective::kAllGather, 2 * numel, shard));
+    // libfsdp sends bf16, which the sum widens; FSDP2 widens first.
     EXPECT_DOUBLE_EQ(
         unit.reduce.seconds,
+        seconds(Collective::kReduceScatter, 2 * numel, shard));
+    Job fsdp2 = bf16_job(strategy);
+    fsdp2.runtime = Runtime::kFsdp2;
+    EXPECT_DOUBLE_EQ(
+        schedule_of(model, fsdp2, cluster).blocks.at(1).reduce.seconds,
         seconds(Collective::kReduceScatter, 4 * numel, shard));
     EXPECT_DOUBLE_EQ(
         unit.replicate.seconds,
