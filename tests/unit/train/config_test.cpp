@@ -152,6 +152,7 @@ TEST(Config, ValuesThatAreNoneAreRefusedByName) {
       {{"timeout", "1e9"}, "seconds from 0.001 to 1000000"},
       {{"data", ""}, "a file or folder"},
       {{"log-json", ""}, "a file name"},
+      {{"profile", ""}, "a file name"},
       {{"prompt", ""}, "at least one byte"},
   };
   for (const auto& [setting, allowed] : cases) {
@@ -299,6 +300,7 @@ TEST(Config, EveryFlagChangesTheOptions) {
       {"backend", "gloo"},
       {"timeout", "9"},
       {"log-json", "elsewhere"},
+      {"profile", "elsewhere"},
       {"evals", "9"},
       {"prompt", "elsewhere"},
       {"sample", "9"},
