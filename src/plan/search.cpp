@@ -100,19 +100,13 @@ class Family {
   void search(const std::vector<std::int64_t>& micro_batches) {
     const std::int64_t per_rank = micro_batches.back();
     for (const std::int64_t micro_batch : micro_batches) {
-      Job job = base_;
-      job.micro_batch = micro_batch;
-      job.accumulation = per_rank / micro_batch;
-      bool any_fits = try_depths(job);
-      if (job.accumulation > 1) {
-        job.sync_every_pass = false;
-        any_fits = try_depths(job) || any_fits;
-      }
-      // A larger one takes more memory.
-      if (!any_fits) {
+      // A larger one takes more memory, but for the whole batch at once: no
+      // earlier pass has left gradients then.
+      if (micro_batch == per_rank || !try_passes(micro_batch, per_rank)) {
         break;
       }
     }
+    try_passes(per_rank, per_rank);
   }
 
   std::int64_t considered() const {
@@ -140,6 +134,19 @@ class Family {
   }
 
  private:
+  /// Whether any fits.
+  bool try_passes(std::int64_t micro_batch, std::int64_t per_rank) {
+    Job job = base_;
+    job.micro_batch = micro_batch;
+    job.accumulation = per_rank / micro_batch;
+    bool any_fits = try_depths(job);
+    if (job.accumulation > 1) {
+      job.sync_every_pass = false;
+      any_fits = try_depths(job) || any_fits;
+    }
+    return any_fits;
+  }
+
   /// Whether the shallowest fits.
   bool try_depths(Job job) {
     const bool gathers = job.strategy != Strategy::kNoShard;
