@@ -171,18 +171,13 @@ void register_dryrun(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
       "dryrun", "Count what a training step takes, for one rank of any number");
   command->footer("\nPresets:\n" + preset_lines() + kFooter);
-  const auto add = [&](const char* name, const char* value, const char* help) {
-    return command->add_option(name, CLI::callback_t{}, help)
-        ->type_name(value)
-        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  };
-  // A literal would be ambiguous.
-  const std::string json_help = "One JSON document, in bytes";
   const Flags flags{
       .settings = SettingFlags(*command, matters),
-      .ranks = add("-n,--ranks", "N", "Ranks of the run"),
-      .rank = add("--rank", "R", "The rank to count for (default: 0)"),
-      .json = command->add_flag("--json", json_help)};
+      .ranks = add_option(*command, "-n,--ranks", "N", "Ranks of the run"),
+      .rank = add_option(
+          *command, "--rank", "R", "The rank to count for (default: 0)"),
+      .json =
+          add_option(*command, "--json", "", "One JSON document, in bytes")};
   command->callback([flags] {
     const DryRunOptions options = read(flags);
     with_one_line_errors([&] {

@@ -6,6 +6,19 @@
 
 namespace fsdp::cli {
 
+CLI::Option* add_option(
+    CLI::App& command,
+    const std::string& names,
+    const std::string& value,
+    const std::string& help) {
+  CLI::Option* option =
+      value.empty() ? command.add_flag(names, help)
+                    : command.add_option(names, CLI::callback_t{}, help)
+                          ->type_name(value);
+  // value_of() complains of a second one.
+  return option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+}
+
 std::optional<std::string> value_of(const CLI::Option& option) {
   if (option.count() == 0) {
     return std::nullopt;
@@ -20,6 +33,15 @@ std::optional<std::string> value_of(const CLI::Option& option) {
         " times (" + values + "): expected it once at most");
   }
   return option.results().front();
+}
+
+bool is_on(const CLI::Option& option) {
+  const auto given = value_of(option);
+  if (given && *given != "true" && *given != "false") {
+    throw ConfigError(
+        name_of(option) + " '" + *given + "': expected true or false");
+  }
+  return given == "true";
 }
 
 std::string name_of(const CLI::Option& option) {

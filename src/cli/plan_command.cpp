@@ -53,15 +53,6 @@ std::string footer() {
 )";
 }
 
-bool is_on(const CLI::Option& option) {
-  const auto value = value_of(option);
-  if (value && *value != "true" && *value != "false") {
-    throw ConfigError(
-        name_of(option) + " '" + *value + "': expected true or false");
-  }
-  return value == "true";
-}
-
 struct Flags {
   CLI::Option* html = nullptr;
   CLI::Option* loss = nullptr;
@@ -70,25 +61,25 @@ struct Flags {
 };
 
 Flags add_flags(CLI::App& plan) {
-  const auto add_switch = [&](const char* name, const std::string& help) {
-    return plan.add_flag(name, help)
-        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  };
-  const auto add_file = [&](const char* name, const std::string& help) {
-    return plan.add_option(name, CLI::callback_t{}, help)
-        ->type_name("FILE")
-        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  };
   Flags flags;
-  flags.html = add_file(
+  flags.html = add_option(
+      plan,
       "--html",
+      "FILE",
       "Write a page with charts; of the source documents' models if no model "
       "is given");
-  flags.loss = add_file(
-      "--loss", "Show the loss of this log of fsdp train --log-json there");
-  flags.json = add_switch("--json", "One JSON document, everything in bytes");
-  flags.seed_tables = add_switch(
-      "--seed-tables", "The tables of the project's source documents instead");
+  flags.loss = add_option(
+      plan,
+      "--loss",
+      "FILE",
+      "Show the loss of this log of fsdp train --log-json there");
+  flags.json =
+      add_option(plan, "--json", "", "One JSON document, everything in bytes");
+  flags.seed_tables = add_option(
+      plan,
+      "--seed-tables",
+      "",
+      "The tables of the project's source documents instead");
   return flags;
 }
 

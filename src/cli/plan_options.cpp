@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <initializer_list>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -35,44 +36,44 @@ struct Choice {
   Value value;
 };
 
-std::vector<Choice<Strategy>> strategies() {
-  std::vector<Choice<Strategy>> all;
-  for (const Strategy strategy :
-       {Strategy::kNoShard,
-        Strategy::kShardGradOp,
-        Strategy::kFullShard,
-        Strategy::kHybridShard,
-        Strategy::kHybridShardZero2}) {
-    all.push_back({std::string(name_of(strategy)), strategy});
+/// By the planner's names of them.
+template <typename Value>
+std::vector<Choice<Value>> named(std::initializer_list<Value> values) {
+  std::vector<Choice<Value>> all;
+  for (const Value value : values) {
+    all.push_back({std::string(name_of(value)), value});
   }
   return all;
 }
 
+std::vector<Choice<Strategy>> strategies() {
+  return named(
+      {Strategy::kNoShard,
+       Strategy::kShardGradOp,
+       Strategy::kFullShard,
+       Strategy::kHybridShard,
+       Strategy::kHybridShardZero2});
+}
+
 std::vector<Choice<Checkpointing>> checkpointings() {
-  return {
-      {"none", Checkpointing::kNone},
-      {"selective", Checkpointing::kSelective},
-      {"full", Checkpointing::kFull}};
+  return named(
+      {Checkpointing::kNone, Checkpointing::kSelective, Checkpointing::kFull});
 }
 
 std::vector<Choice<OptimizerKind>> optimizers() {
-  return {
-      {"adamw", OptimizerKind::kAdamW},
-      {"sgd", OptimizerKind::kSgd},
-      {"sgd_momentum", OptimizerKind::kSgdMomentum}};
+  return named(
+      {OptimizerKind::kAdamW,
+       OptimizerKind::kSgd,
+       OptimizerKind::kSgdMomentum});
 }
 
 std::vector<Choice<Transport>> transports() {
-  return {
-      {"collectives", Transport::kCollectives},
-      {"shm", Transport::kSharedMemory}};
+  return named({Transport::kCollectives, Transport::kSharedMemory});
 }
 
 std::vector<Choice<plan::Runtime>> runtimes() {
-  return {
-      {"libfsdp", plan::Runtime::kLibfsdp},
-      {"fsdp2", plan::Runtime::kFsdp2},
-      {"fsdp1", plan::Runtime::kFsdp1}};
+  return named(
+      {plan::Runtime::kLibfsdp, plan::Runtime::kFsdp2, plan::Runtime::kFsdp1});
 }
 
 std::vector<Choice<bool>> attentions() {
@@ -207,15 +208,6 @@ constexpr std::array kOwnFigures{
 constexpr std::array kActivationFlags{
     "--batch", "--seq", "--checkpointing", "--attention", "--compile"};
 
-void add(CLI::App& command, const Flag& flag) {
-  const bool is_switch = *flag.value == '\0';
-  CLI::Option* option =
-      is_switch ? command.add_flag(flag.name, flag.help)
-                : command.add_option(flag.name, CLI::callback_t{}, flag.help)
-                      ->type_name(flag.value);
-  option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-}
-
 plan::ModelShape model_of_weights(const std::string& path) {
   const SafetensorsFile file(path);
   std::vector<plan::ParamShape> tensors;
@@ -254,7 +246,7 @@ void set_peak(
 
 PlanOptions::PlanOptions(CLI::App& command) : command_(&command) {
   for (const Flag& flag : kFlags) {
-    add(command, flag);
+    add_option(command, flag.name, flag.value, flag.help);
   }
 }
 
@@ -269,11 +261,7 @@ std::optional<std::string> PlanOptions::text(const char* flag) const {
 }
 
 bool PlanOptions::is_on(const char* flag) const {
-  const auto given = text(flag);
-  if (given && *given != "true" && *given != "false") {
-    refuse_value(flag, *given, "true or false");
-  }
-  return given == "true";
+  return cli::is_on(*command_->get_option(flag));
 }
 
 std::int64_t PlanOptions::count_or(

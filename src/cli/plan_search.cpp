@@ -135,29 +135,22 @@ std::string json_text(
 } // namespace
 
 SearchOptions::SearchOptions(CLI::App& command) : command_(&command) {
-  const std::string help = "Find the fastest plan that fits instead";
-  search_ = command.add_flag("--search", help)
-                ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  global_batch_ =
-      command
-          .add_option(
-              "--global-batch",
-              CLI::callback_t{},
-              "With --search: sequences of a step, all ranks together")
-          ->type_name("N")
-          ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  search_ = add_option(
+      command, "--search", "", "Find the fastest plan that fits instead");
+  global_batch_ = add_option(
+      command,
+      "--global-batch",
+      "N",
+      "With --search: sequences of a step, all ranks together");
 }
 
 bool SearchOptions::is_on() const {
-  const auto given = value_of(*search_);
-  if (given && *given != "true" && *given != "false") {
-    throw ConfigError("--search '" + *given + "': expected true or false");
-  }
-  if (given != "true" && global_batch_->count() > 0) {
+  const bool is_given = cli::is_on(*search_);
+  if (!is_given && global_batch_->count() > 0) {
     throw ConfigError(
         "--global-batch without --search: expected --batch and --accumulation");
   }
-  return given == "true";
+  return is_given;
 }
 
 std::int64_t SearchOptions::global_batch() const {

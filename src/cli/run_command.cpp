@@ -53,9 +53,7 @@ Flags add_flags(CLI::App& run) {
   const auto add = [&](const std::string& names,
                        const std::string& value,
                        const std::string& help) {
-    return run.add_option(names, CLI::callback_t{}, help)
-        ->type_name(value)
-        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+    return add_option(run, names, value, help);
   };
   Flags flags;
   flags.num_ranks =

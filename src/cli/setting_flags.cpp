@@ -72,29 +72,17 @@ std::string help_of(const TrainFlag& flag) {
              : flag.help;
 }
 
-/// An option whose text value_of() reads.
-CLI::Option* add_text(
-    CLI::App& app,
-    const std::string& name,
-    const std::string& value,
-    const std::string& help) {
-  CLI::Option* option =
-      value.empty() ? app.add_flag("--" + name, help)
-                    : app.add_option("--" + name, CLI::callback_t{}, help)
-                          ->type_name(value);
-  return option->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-}
-
 } // namespace
 
 SettingFlags::SettingFlags(
     CLI::App& command, const std::function<bool(std::string_view name)>& takes)
-    : config_(add_text(
-          command, "config", "FILE", "File of settings, TOML or INI")) {
+    : config_(add_option(
+          command, "--config", "FILE", "File of settings, TOML or INI")) {
   for (const TrainFlag& flag : train_flags()) {
     if (!takes || takes(flag.name)) {
       flags_.push_back(
-          {flag.name, add_text(command, flag.name, flag.value, help_of(flag))});
+          {flag.name,
+           add_option(command, "--" + flag.name, flag.value, help_of(flag))});
     }
   }
 }

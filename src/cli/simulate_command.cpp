@@ -60,9 +60,7 @@ struct Result {
 
 Flags add_flags(CLI::App& simulate) {
   const auto add = [&](const char* name, const char* value, const char* help) {
-    return simulate.add_option(name, CLI::callback_t{}, help)
-        ->type_name(value)
-        ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+    return add_option(simulate, name, value, help);
   };
   Flags flags;
   flags.bucket =
@@ -80,8 +78,7 @@ Flags add_flags(CLI::App& simulate) {
           "One rank computes this many times as long (default: 1)");
   flags.trace = add("--trace", "FILE", "Write the timeline as a Chrome trace");
   flags.html = add("--html", "FILE", "Write a page with charts");
-  flags.json = simulate.add_flag("--json", kJsonHelp)
-                   ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  flags.json = add("--json", "", kJsonHelp);
   return flags;
 }
 

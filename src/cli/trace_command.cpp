@@ -119,12 +119,8 @@ void register_trace(CLI::App& app) {
   Flags flags;
   flags.file = trace->add_option("file", CLI::callback_t{}, "The timeline")
                    ->type_name("FILE");
-  flags.html = trace->add_option(
-      "--html", CLI::callback_t{}, "Write a page with charts");
-  flags.html->type_name("FILE")->multi_option_policy(
-      CLI::MultiOptionPolicy::TakeAll);
-  flags.json = trace->add_flag("--json", kJsonHelp)
-                   ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  flags.html = add_option(*trace, "--html", "FILE", "Write a page with charts");
+  flags.json = add_option(*trace, "--json", "", kJsonHelp);
   trace->callback([flags] { run(flags); });
 }
 
