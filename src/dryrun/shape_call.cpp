@@ -2,8 +2,6 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/empty_strided.h>
 #include <c10/core/TensorImpl.h>
 #include <c10/util/Exception.h>
 
@@ -13,6 +11,7 @@
 #include <vector>
 
 #include "fsdp/error.h"
+#include "runtime/map_tensors.h"
 
 namespace fsdp {
 namespace {
@@ -35,12 +34,8 @@ class Standins {
   at::Tensor meta_of(const at::Tensor& tensor) {
     if (tensor.device().type() != kDry) {
       // A number of the host's that a dry tensor is combined with.
-      return tensor.dim() == 0 || tensor.is_meta()
-                 ? tensor
-                 : at::empty_strided(
-                       tensor.sizes(),
-                       tensor.strides(),
-                       tensor.options().device(kMeta));
+      return tensor.dim() == 0 || tensor.is_meta() ? tensor
+                                                   : shaped_like(tensor, kMeta);
     }
     for (const Tensors& known : tensors_) {
       if (known.dry.is_same(tensor)) {
@@ -69,8 +64,7 @@ class Standins {
         return over_storage(known.dry, meta, c10::DispatchKey::PrivateUse1);
       }
     }
-    return at::empty_strided(
-        meta.sizes(), meta.strides(), meta.options().device(kDry));
+    return shaped_like(meta, kDry);
   }
 
  private:
@@ -106,9 +100,7 @@ class Standins {
     }
     if (meta.storage().nbytes() > dry.storage().nbytes()) {
       dry.unsafeGetTensorImpl()->set_storage_keep_dtype(
-          at::empty_strided(
-              meta.sizes(), meta.strides(), meta.options().device(kDry))
-              .storage());
+          shaped_like(meta, kDry).storage());
     }
     dry.unsafeGetTensorImpl()->set_sizes_and_strides(
         meta.sizes(), meta.strides(), meta.storage_offset());
@@ -117,29 +109,6 @@ class Standins {
   std::vector<Tensors> tensors_;
   std::vector<Storages> storages_;
 };
-
-/// `value` with f(tensor) in place of its defined tensors.
-template <typename F>
-c10::IValue map_tensors(const c10::IValue& value, const F& f) {
-  if (value.isTensor() && value.toTensor().defined()) {
-    return f(value.toTensor());
-  }
-  if (value.isTensorList()) {
-    c10::List<at::Tensor> list;
-    for (const at::Tensor& item : value.toTensorVector()) {
-      list.push_back(item.defined() ? f(item) : item);
-    }
-    return list;
-  }
-  if (value.isOptionalTensorList()) {
-    c10::List<std::optional<at::Tensor>> list;
-    for (const auto& item : value.toOptionalTensorVector()) {
-      list.push_back(item && item->defined() ? f(*item) : item);
-    }
-    return list;
-  }
-  return value;
-}
 
 std::string first_sentence(const c10::Error& error) {
   const std::string text = error.what_without_backtrace();

@@ -6,7 +6,6 @@
 #include "fsdp/meta_init.h"
 
 #include <ATen/core/enum_tag.h>
-#include <ATen/ops/empty_strided.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 #include <torch/library.h>
@@ -19,6 +18,7 @@
 
 #include "fsdp/error.h"
 #include "runtime/init_tape.h"
+#include "runtime/map_tensors.h"
 #include "runtime/no_recording.h"
 #include "runtime/random_state.h"
 
@@ -42,34 +42,6 @@ void for_tensors(const c10::IValue& value, const F& f) {
       for_tensors(item, f);
     }
   }
-}
-
-/// `value` with f(tensor) in place of its defined tensors.
-template <typename F>
-c10::IValue map_tensors(const c10::IValue& value, const F& f) {
-  if (value.isTensor() && value.toTensor().defined()) {
-    return f(value.toTensor());
-  }
-  if (value.isTensorList()) {
-    c10::List<at::Tensor> list;
-    for (const at::Tensor& item : value.toTensorVector()) {
-      list.push_back(item.defined() ? f(item) : item);
-    }
-    return list;
-  }
-  if (value.isOptionalTensorList()) {
-    c10::List<std::optional<at::Tensor>> list;
-    for (const auto& item : value.toOptionalTensorVector()) {
-      list.push_back(item && item->defined() ? f(*item) : item);
-    }
-    return list;
-  }
-  return value;
-}
-
-at::Tensor shaped_like(const at::Tensor& tensor, c10::DeviceType device) {
-  return at::empty_strided(
-      tensor.sizes(), tensor.strides(), tensor.options().device(device));
 }
 
 /// Lets LibTorch's functions see the missing memory of their arguments.
