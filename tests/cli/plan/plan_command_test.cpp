@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "support/process.h"
+#include "support/temporary_folder.h"
 
 namespace fsdp::testing {
 namespace {
@@ -22,13 +23,6 @@ using Arguments = std::vector<std::string>;
 
 class PlanCommand : public ::testing::Test {
  protected:
-  PlanCommand() {
-    std::string name =
-        (std::filesystem::temp_directory_path() / "fsdp_plan_XXXXXX").string();
-    folder_ = ::mkdtemp(name.data());
-  }
-  ~PlanCommand() override { std::filesystem::remove_all(folder_); }
-
   std::string write(const std::string& name, const std::string& text) const {
     const std::string path = (folder_ / name).string();
     std::ofstream(path, std::ios::binary) << text;
@@ -64,7 +58,8 @@ class PlanCommand : public ::testing::Test {
     EXPECT_EQ(result.exit_code, status) << result.err;
   }
 
-  std::filesystem::path folder_;
+  const TemporaryFolder temporary_;
+  const std::filesystem::path& folder_ = temporary_.path();
 };
 
 /// With seed's figures behind it, one rank.

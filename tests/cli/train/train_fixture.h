@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "support/process.h"
+#include "support/temporary_folder.h"
 
 namespace fsdp::testing {
 
@@ -19,13 +20,6 @@ using Arguments = std::vector<std::string>;
 
 class TrainTest : public ::testing::Test {
  protected:
-  TrainTest() {
-    std::string name =
-        (std::filesystem::temp_directory_path() / "fsdp_train_XXXXXX").string();
-    folder_ = ::mkdtemp(name.data());
-  }
-  ~TrainTest() override { std::filesystem::remove_all(folder_); }
-
   std::string path(const std::string& name) const {
     return (folder_ / name).string();
   }
@@ -72,7 +66,8 @@ class TrainTest : public ::testing::Test {
     return objects;
   }
 
-  std::filesystem::path folder_;
+  const TemporaryFolder temporary_;
+  const std::filesystem::path& folder_ = temporary_.path();
 };
 
 } // namespace fsdp::testing

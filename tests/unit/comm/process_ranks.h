@@ -24,6 +24,7 @@
 #include "comm/error_text.h"
 #include "comm/store.h"
 #include "fsdp/error.h"
+#include "support/temporary_folder.h"
 
 namespace fsdp::testing {
 
@@ -61,27 +62,6 @@ class FolderStore final : public Store {
 
  private:
   std::filesystem::path folder_;
-};
-
-/// A new folder that is removed at the end.
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string pattern =
-        (std::filesystem::temp_directory_path() / "fsdp_test_XXXXXX").string();
-    if (mkdtemp(pattern.data()) == nullptr) {
-      throw std::runtime_error("no temporary folder");
-    }
-    path_ = pattern;
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
-
-  const std::filesystem::path& path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
 };
 
 /// How a rank's process ended.

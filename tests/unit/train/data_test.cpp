@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "fsdp/error.h"
+#include "support/temporary_folder.h"
 #include "train/data/corpus.h"
 #include "train/data/windows.h"
 
@@ -19,15 +20,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class Data : public testing::Test {
+class Data : public ::testing::Test {
  protected:
-  Data() {
-    std::string name =
-        (fs::temp_directory_path() / "fsdp_data_XXXXXX").string();
-    folder_ = ::mkdtemp(name.data());
-  }
-  ~Data() override { fs::remove_all(folder_); }
-
   fs::path write(const std::string& name, const std::string& content) {
     const fs::path path = folder_ / name;
     fs::create_directories(path.parent_path());
@@ -75,7 +69,8 @@ class Data : public testing::Test {
     return "no error";
   }
 
-  fs::path folder_;
+  const testing::TemporaryFolder temporary_;
+  const fs::path& folder_ = temporary_.path();
 };
 
 TEST_F(Data, FolderOfTextSendsEveryTwentiethFileToValidation) {
@@ -128,7 +123,7 @@ TEST_F(Data, RawAndHeadedTokenFilesGiveTheirTokens) {
     ASSERT_EQ(corpus.validation->size(), 5);
     EXPECT_THAT(
         values_of(*corpus.validation),
-        testing::ElementsAre(47'500, 48'000, 48'500, 49'000, 49'500));
+        ::testing::ElementsAre(47'500, 48'000, 48'500, 49'000, 49'500));
     EXPECT_EQ(corpus.train_text, nullptr);
   }
 }
@@ -139,11 +134,11 @@ TEST_F(Data, FolderOfTokenFilesSplitsByNameAndReadsAcrossFiles) {
   write("val_0.bin", tokens({9, 8, 7}));
   const Corpus corpus = open_corpus(folder_, 10, 3);
   EXPECT_THAT(
-      values_of(*corpus.train), testing::ElementsAre(0, 1, 2, 3, 4, 5, 6));
-  EXPECT_THAT(values_of(*corpus.validation), testing::ElementsAre(9, 8, 7));
+      values_of(*corpus.train), ::testing::ElementsAre(0, 1, 2, 3, 4, 5, 6));
+  EXPECT_THAT(values_of(*corpus.validation), ::testing::ElementsAre(9, 8, 7));
   std::vector<std::int64_t> across(3);
   corpus.train->copy(2, across);
-  EXPECT_THAT(across, testing::ElementsAre(2, 3, 4));
+  EXPECT_THAT(across, ::testing::ElementsAre(2, 3, 4));
 }
 
 TEST_F(Data, ErrorsNameThePathAndWhatIsWrong) {
@@ -312,9 +307,9 @@ TEST(Windows, DependOnSeedStepAndIndexAndStayInside) {
 
 TEST(Windows, OfValidationAreSpreadEvenlyWithoutOverlap) {
   EXPECT_THAT(
-      validation_windows(100, 10, 4), testing::ElementsAre(0, 24, 48, 72));
-  EXPECT_THAT(validation_windows(22, 10, 4), testing::ElementsAre(0, 10));
-  EXPECT_THAT(validation_windows(11, 10, 4), testing::ElementsAre(0));
+      validation_windows(100, 10, 4), ::testing::ElementsAre(0, 24, 48, 72));
+  EXPECT_THAT(validation_windows(22, 10, 4), ::testing::ElementsAre(0, 10));
+  EXPECT_THAT(validation_windows(11, 10, 4), ::testing::ElementsAre(0));
 }
 
 TEST(Windows, TargetsAreTheNextTokens) {
