@@ -6,8 +6,7 @@
 
 #include "cli/units.h"
 #include "fsdp/error.h"
-#include "plan/compute_time.h"
-#include "plan/schedule.h"
+#include "plan/simulate.h"
 #include "report/plan_charts.h"
 #include "report/quantity.h"
 #include "report/seed_charts.h"
@@ -31,13 +30,10 @@ report::Way way_of(const Alternative& alternative) {
 std::string simulate_way(
     const PlanRequest& request, report::Way& way, bool with_events) {
   try {
-    const plan::ComputeTimes compute =
-        plan::compute_times(request.model, way.job, request.cluster);
-    way.step = plan::simulate(
-        plan::make_schedule(request.model, way.job, request.cluster, compute),
-        with_events);
-    way.throughput =
-        plan::throughput_of(*way.step, compute, way.job, request.cluster);
+    plan::StepEstimate estimate = plan::estimate_step(
+        request.model, way.job, request.cluster, {}, with_events);
+    way.step = std::move(estimate.step);
+    way.throughput = estimate.throughput;
     return "";
   } catch (const ConfigError& error) {
     return error.what();

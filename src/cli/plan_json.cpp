@@ -14,7 +14,7 @@ using Json = nlohmann::ordered_json;
 Json json_of_memory(
     const PlanRequest& request, const plan::MemoryEstimate& memory) {
   Json json;
-  for (const Component& component : components_of(memory)) {
+  for (const plan::MemoryPart& component : parts_of(memory)) {
     json[component.name] = component.bytes;
   }
   json["total"] = memory.total();

@@ -73,19 +73,4 @@ std::optional<std::int64_t> spare_bytes(
   return static_cast<std::int64_t>(has) - memory.total();
 }
 
-std::vector<Component> components_of(const plan::MemoryEstimate& memory) {
-  return {
-      {"parameters", memory.parameters},
-      {"gradients", memory.gradients},
-      {"optimizer", memory.optimizer},
-      {"padding", memory.padding},
-      {"gathered", memory.gathered},
-      {"reduction", memory.reduction},
-      {"full_gradients", memory.full_gradients},
-      {"logits", memory.logits},
-      {"activations", memory.activations},
-      {"working", memory.working},
-      {"overhead", memory.overhead}};
-}
-
 } // namespace fsdp::cli

@@ -35,14 +35,6 @@ PlanReport make_report(PlanRequest request);
 std::optional<std::int64_t> spare_bytes(
     const PlanRequest& request, const plan::MemoryEstimate& memory);
 
-/// The components of `memory` that a device holds, by name.
-struct Component {
-  const char* name;
-  std::int64_t bytes;
-};
-
-std::vector<Component> components_of(const plan::MemoryEstimate& memory);
-
 /// The planned job in words: model, devices, job and step.
 std::vector<std::pair<std::string, std::string>> facts_of(
     const PlanRequest& request);

@@ -2,7 +2,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cstdio>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -11,6 +10,7 @@
 #include "cli/units.h"
 #include "fsdp/error.h"
 #include "plan/search.h"
+#include "report/quantity.h"
 
 namespace fsdp::cli {
 
@@ -35,12 +35,6 @@ std::string number_text(std::int64_t number) {
   return std::to_string(number);
 }
 
-std::string percent_text(double share) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.1f %%", 100 * share);
-  return text;
-}
-
 std::vector<std::string> row_of(const plan::PlannedJob& plan) {
   const plan::Job& job = plan.job;
   return {
@@ -52,7 +46,7 @@ std::vector<std::string> row_of(const plan::PlannedJob& plan) {
       number_text(job.prefetch_depth),
       bytes_text(static_cast<double>(plan.memory.total())),
       plan.fits ? seconds_text(plan.step.seconds) : "-",
-      plan.fits ? percent_text(plan.throughput.mfu) : "-",
+      plan.fits ? report::percent_text(plan.throughput.mfu) : "-",
       plan.why.empty() ? "the fastest" : plan.why};
 }
 

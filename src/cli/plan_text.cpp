@@ -88,7 +88,7 @@ std::string head_of(const PlanRequest& request) {
 std::string memory_table(const PlanReport& report) {
   const plan::MemoryEstimate& memory = report.chosen.memory;
   Table table({"component", "memory"});
-  for (const Component& component : components_of(memory)) {
+  for (const plan::MemoryPart& component : parts_of(memory)) {
     if (component.bytes > 0) {
       table.add({component.name, bytes(component.bytes)});
     }

@@ -20,10 +20,10 @@
 #include "cli/units.h"
 #include "fsdp/error.h"
 #include "plan/chrome_trace.h"
-#include "plan/compute_time.h"
 #include "plan/memory.h"
 #include "plan/schedule.h"
 #include "plan/simulate.h"
+#include "report/quantity.h"
 
 namespace fsdp::cli {
 
@@ -54,6 +54,7 @@ struct Flags {
 
 struct Result {
   PlanRequest request;
+  plan::MemoryEstimate memory;
   plan::SimulatedStep step;
   plan::Throughput throughput;
 };
@@ -109,22 +110,15 @@ plan::Conditions read_conditions(const Flags& flags) {
 }
 
 Result simulate(PlanRequest request, const plan::Conditions& conditions) {
-  const plan::ComputeTimes compute =
-      plan::compute_times(request.model, request.job, request.cluster);
-  const plan::Schedule schedule = plan::make_schedule(
-      request.model, request.job, request.cluster, compute, conditions);
+  plan::StepEstimate estimate = plan::estimate_step(
+      request.model, request.job, request.cluster, conditions);
   Result result;
-  result.step = plan::simulate(schedule);
-  result.throughput =
-      plan::throughput_of(result.step, compute, request.job, request.cluster);
+  result.memory =
+      plan::estimate_memory(request.model, request.job, request.cluster);
+  result.step = std::move(estimate.step);
+  result.throughput = estimate.throughput;
   result.request = std::move(request);
   return result;
-}
-
-std::string percent(double share) {
-  char text[32];
-  std::snprintf(text, sizeof(text), "%.1f %%", 100 * share);
-  return text;
 }
 
 std::string times_text(const plan::SimulatedStep& step) {
@@ -132,7 +126,7 @@ std::string times_text(const plan::SimulatedStep& step) {
       {"of " + seconds_text(step.seconds) + " a step", "time", "share"});
   const auto add = [&](const char* label, double seconds) {
     const double share = step.seconds > 0 ? seconds / step.seconds : 0;
-    table.add({label, seconds_text(seconds), percent(share)});
+    table.add({label, seconds_text(seconds), report::percent_text(share)});
   };
   add("compute", step.compute - step.optimizer);
   add("compute that collectives add", step.contention);
@@ -148,8 +142,8 @@ std::string rates_text(const Result& result) {
   Table table({"throughput", ""});
   table.add({"tokens a second", count_text(tokens)});
   table.add({"of a rank", count_text(tokens / ranks)});
-  table.add({"MFU", percent(result.throughput.mfu)});
-  table.add({"HFU", percent(result.throughput.hfu)});
+  table.add({"MFU", report::percent_text(result.throughput.mfu)});
+  table.add({"HFU", report::percent_text(result.throughput.hfu)});
   return table.text();
 }
 
@@ -161,12 +155,7 @@ void print(const Result& result) {
   std::cout << result.request.model.name << ", "
             << name_of(result.request.job.strategy) << " on "
             << cluster.world_size() << " x " << cluster.device.name << '\n'
-            << "memory: "
-            << verdict_of(
-                   result.request,
-                   plan::estimate_memory(
-                       result.request.model, result.request.job, cluster))
-            << '\n'
+            << "memory: " << verdict_of(result.request, result.memory) << '\n'
             << times_text(result.step) << '\n'
             << rates_text(result) << exposed_units_text(units);
 }
@@ -178,10 +167,7 @@ ordered_json to_json(const Result& result) {
       {"device", result.request.cluster.device.name},
       {"ranks", result.request.cluster.world_size()},
       {"strategy", name_of(result.request.job.strategy)},
-      {"memory_bytes",
-       plan::estimate_memory(
-           result.request.model, result.request.job, result.request.cluster)
-           .total()},
+      {"memory_bytes", result.memory.total()},
       {"step_s", step.seconds},
       {"compute_s", step.compute - step.optimizer},
       {"optimizer_s", step.optimizer},

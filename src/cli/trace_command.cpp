@@ -1,7 +1,6 @@
 #include "cli/trace_command.h"
 
 #include <CLI/CLI.hpp>
-#include <cstdio>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -15,6 +14,7 @@
 #include "fsdp/error.h"
 #include "plan/chrome_trace.h"
 #include "plan/diagnose.h"
+#include "report/quantity.h"
 
 namespace fsdp::cli {
 
@@ -29,18 +29,15 @@ FILE is a Chrome trace as `fsdp train --profile FILE` records it and
 `fsdp simulate --trace FILE` writes it; ui.perfetto.dev shows it.
 )";
 
-std::string share(double part, double whole) {
-  char text[32];
-  std::snprintf(
-      text, sizeof(text), "%.1f %%", whole > 0 ? 100 * part / whole : 0.0);
-  return text;
-}
-
 std::string times_text(const plan::Diagnosis& diagnosis) {
   const plan::BusyTimes& busy = diagnosis.times;
   Table table({"of " + seconds_text(busy.seconds()), "time", "share"});
   const auto add = [&](const char* label, double seconds) {
-    table.add({label, seconds_text(seconds), share(seconds, busy.seconds())});
+    const double whole = busy.seconds();
+    table.add(
+        {label,
+         seconds_text(seconds),
+         report::percent_text(whole > 0 ? seconds / whole : 0)});
   };
   add("compute", busy.compute - busy.optimizer);
   add("optimizer", busy.optimizer);

@@ -4,20 +4,19 @@
 #include <charconv>
 #include <cmath>
 #include <cstdio>
+#include <span>
+
+#include "report/quantity.h"
 
 namespace fsdp::cli {
 
 namespace {
 
-struct Unit {
-  double scale;
-  const char* name;
-};
+using report::Unit;
 
 /// Three digits of `value` in the largest unit of `units` (the largest first)
 /// that it reaches when rounded; whole numbers of the last one.
-template <std::size_t N>
-std::string scaled(double value, const std::array<Unit, N>& units) {
+std::string scaled(double value, std::span<const Unit> units) {
   std::array<char, 64> text{};
   for (const Unit& unit : units) {
     const double number = value / unit.scale;
@@ -100,14 +99,7 @@ std::optional<std::int64_t> parse_count(std::string_view text) {
 }
 
 std::string bytes_text(double bytes) {
-  static constexpr std::array kUnits{
-      Unit{1e15, "PB"},
-      Unit{1e12, "TB"},
-      Unit{1e9, "GB"},
-      Unit{1e6, "MB"},
-      Unit{1e3, "kB"},
-      Unit{1, "B"}};
-  return scaled(bytes, kUnits);
+  return scaled(bytes, report::byte_units());
 }
 
 std::string count_text(double count) {
@@ -117,9 +109,7 @@ std::string count_text(double count) {
 }
 
 std::string seconds_text(double seconds) {
-  static constexpr std::array kUnits{
-      Unit{1, "s"}, Unit{1e-3, "ms"}, Unit{1e-6, "us"}};
-  return seconds == 0 ? "0 s" : scaled(seconds, kUnits);
+  return seconds == 0 ? "0 s" : scaled(seconds, report::second_units());
 }
 
 } // namespace fsdp::cli

@@ -9,38 +9,6 @@ namespace fsdp::plan {
 
 namespace {
 
-// src/train/models/simple_transformer.cpp; layer norms come after each part.
-Transformer simple_transformer(
-    const char* name,
-    std::int64_t layers,
-    std::int64_t hidden,
-    std::int64_t heads) {
-  return {
-      .name = name,
-      .layers = layers,
-      .hidden = hidden,
-      .heads = heads,
-      .kv_heads = heads,
-      .head_dim = hidden / heads,
-      .ffn = 4 * hidden,
-      .vocab = 10'000,
-      .head_bias = true,
-      .final_norm = false,
-      .tied = false,
-      .causal = false};
-}
-
-// src/train/models/decoder.cpp
-Transformer decoder(Transformer t) {
-  t.kv_heads = 2;
-  t.head_dim = 64;
-  t.mlp = Mlp::kGated;
-  t.norm = Norm::kRmsNorm;
-  t.bias = false;
-  t.fused_gate_up = true;
-  return t;
-}
-
 // GPT-2's layout: learned positions, biases everywhere, a tied head.
 Transformer gpt(
     const char* name,
@@ -59,6 +27,31 @@ Transformer gpt(
       .ffn = 4 * hidden,
       .vocab = vocab,
       .positions = positions};
+}
+
+// src/train/models/simple_transformer.cpp; layer norms come after each part.
+Transformer simple_transformer(
+    const char* name,
+    std::int64_t layers,
+    std::int64_t hidden,
+    std::int64_t heads) {
+  Transformer t = gpt(name, layers, hidden, heads, 10'000, /*positions=*/0);
+  t.head_bias = true;
+  t.final_norm = false;
+  t.tied = false;
+  t.causal = false;
+  return t;
+}
+
+// src/train/models/decoder.cpp
+Transformer decoder(Transformer t) {
+  t.kv_heads = 2;
+  t.head_dim = 64;
+  t.mlp = Mlp::kGated;
+  t.norm = Norm::kRmsNorm;
+  t.bias = false;
+  t.fused_gate_up = true;
+  return t;
 }
 
 Transformer gpt2(

@@ -199,18 +199,15 @@ double model_flops_per_token(
         (number(transformer.experts) - number(transformer.experts_per_token)) *
         matrices * number(transformer.hidden) * number(transformer.ffn);
   }
-  double attention = 0;
-  for (const auto kind : {BlockKind::kPlain, BlockKind::kWithCrossAttention}) {
-    const bool has_two_kinds = transformer.encoder_layers > 0;
-    const bool is_decoder = kind == BlockKind::kWithCrossAttention;
-    const double count = !has_two_kinds ? (is_decoder ? 0 : blocks)
-                         : is_decoder   ? number(transformer.layers)
-                                        : number(transformer.encoder_layers);
-    if (count > 0) {
-      attention +=
-          count * block_work(transformer, kind, job).attention_flops_unmasked;
-    }
-  }
+  // Only an encoder-decoder has a second kind of block.
+  const double crossing =
+      transformer.encoder_layers > 0 ? number(transformer.layers) : 0;
+  const auto attention_of = [&](BlockKind kind) {
+    return block_work(transformer, kind, job).attention_flops_unmasked;
+  };
+  const double attention =
+      (blocks - crossing) * attention_of(BlockKind::kPlain) +
+      crossing * attention_of(BlockKind::kWithCrossAttention);
   return 6 * (number(num_params) - idle) + 3 * attention;
 }
 

@@ -103,6 +103,11 @@ void check_precision(const Precision& precision) {
 
 } // namespace
 
+bool keeps_gathered(Strategy strategy) {
+  return strategy == Strategy::kShardGradOp ||
+         strategy == Strategy::kHybridShardZero2;
+}
+
 std::int64_t shard_ranks(const Job& job, const Cluster& cluster) {
   if (job.shard_size > 0) {
     return job.shard_size;

@@ -91,6 +91,9 @@ struct Job {
   int prefetch_depth = 1;
 };
 
+/// Whether parameters stay gathered from the forward to the backward.
+bool keeps_gathered(Strategy strategy);
+
 /// The ranks that share one copy: shard_size with its default filled in.
 std::int64_t shard_ranks(const Job& job, const Cluster& cluster);
 

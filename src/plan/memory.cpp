@@ -112,11 +112,6 @@ class Accountant {
     return sum.value();
   }
 
-  bool keeps_gathered() const {
-    return job_.strategy == Strategy::kShardGradOp ||
-           job_.strategy == Strategy::kHybridShardZero2;
-  }
-
   // Root, current and prefetched units. Replicas compute with what they own,
   // unless that has another type.
   void add_gathered(MemoryEstimate& memory) {
@@ -130,10 +125,10 @@ class Accountant {
     }
     const auto at_once = static_cast<std::size_t>(job_.prefetch_depth) + 1;
     const auto peak_of = [&](std::int64_t Unit::*field) {
-      return keeps_gathered() ? sum_of(field)
-                              : (Count(units_.front().*field) +
-                                 largest_window(at_once, field))
-                                    .value();
+      return keeps_gathered(job_.strategy) ? sum_of(field)
+                                           : (Count(units_.front().*field) +
+                                              largest_window(at_once, field))
+                                                 .value();
     };
     memory.gathered = peak_of(&Unit::gathered);
     memory.padding = peak_of(&Unit::padding);
@@ -239,27 +234,67 @@ class Accountant {
 
 } // namespace
 
+std::array<MemoryPart, 11> parts_of(const MemoryEstimate& memory) {
+  const MemoryEstimate& m = memory;
+  // The backward begins with activations and ends with gradients.
+  const Count before = Count(m.activations) + m.working + m.gradients_at_loss;
+  const bool reduced = m.gradients >= before.value();
+  return {
+      {{"parameters", m.parameters, m.parameters, m.parameters},
+       {"gradients",
+        m.gradients,
+        m.gradients_at_loss,
+        reduced ? m.gradients : m.gradients_at_loss},
+       {"optimizer", m.optimizer, m.optimizer, m.optimizer},
+       {"padding", m.padding, m.padding, m.padding},
+       {"gathered", m.gathered, m.gathered, m.gathered},
+       {"reduction", m.reduction, 0, m.reduction},
+       {"full_gradients",
+        m.full_gradients,
+        m.full_gradients_at_loss,
+        m.full_gradients},
+       {"logits", m.logits, m.logits, 0},
+       {"activations",
+        m.activations,
+        m.activations,
+        reduced ? 0 : m.activations},
+       {"working", m.working, 0, reduced ? 0 : m.working},
+       {"overhead", m.overhead, m.overhead, m.overhead}}};
+}
+
+namespace {
+
+std::int64_t sum_of(
+    const MemoryEstimate& memory, std::int64_t MemoryPart::*moment) {
+  Count sum = 0;
+  for (const MemoryPart& part : parts_of(memory)) {
+    sum += part.*moment;
+  }
+  return sum.value();
+}
+
+} // namespace
+
 std::int64_t MemoryEstimate::total_at_loss() const {
-  return (Count(parameters) + optimizer + padding + gathered + overhead +
-          activations + logits + gradients_at_loss + full_gradients_at_loss)
-      .value();
+  return sum_of(*this, &MemoryPart::at_loss);
 }
 
 std::int64_t MemoryEstimate::total_in_backward() const {
-  const Count before = Count(activations) + working + gradients_at_loss;
-  return (Count(parameters) + optimizer + padding + gathered + overhead +
-          full_gradients + reduction + std::max(gradients, before.value()))
-      .value();
+  return sum_of(*this, &MemoryPart::in_backward);
 }
 
 std::int64_t MemoryEstimate::total() const {
   return std::max(total_at_loss(), total_in_backward());
 }
 
+double usable_bytes(const Device& device) {
+  return device.memory_bytes *
+         (device.has_caching_allocator ? double{kCrowdedShare} : 1);
+}
+
 bool is_crowded(const MemoryEstimate& memory, const Device& device) {
   return device.memory_bytes > 0 && device.has_caching_allocator &&
-         static_cast<double>(memory.total()) >
-             kCrowdedShare * device.memory_bytes;
+         static_cast<double>(memory.total()) > usable_bytes(device);
 }
 
 MemoryEstimate estimate_memory(

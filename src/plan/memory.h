@@ -4,6 +4,7 @@
 // units, reductions. Logits, activations, working memory and overhead are
 // estimates (docs/planner.md has their formulas and errors).
 
+#include <array>
 #include <cstdint>
 
 #include "plan/job.h"
@@ -46,6 +47,21 @@ struct MemoryEstimate {
   /// Bytes of the device at the worst moment.
   std::int64_t total() const;
 };
+
+/// A component of what the device holds. Those of a moment add up to
+/// total_at_loss() or total_in_backward().
+struct MemoryPart {
+  const char* name;   ///< that of its field
+  std::int64_t bytes; ///< at its own peak
+  std::int64_t at_loss;
+  std::int64_t in_backward;
+};
+
+std::array<MemoryPart, 11> parts_of(const MemoryEstimate& memory);
+
+/// What a job may take of the device: its memory, less what a caching allocator
+/// needs to work without freeing segments. 0 where its memory is not known.
+double usable_bytes(const Device& device);
 
 /// Whether a plan comes so near to the device's memory that the caching
 /// allocator frees segments and asks again, which takes time that no estimate

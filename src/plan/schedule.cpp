@@ -132,8 +132,8 @@ Schedule make_schedule(
   add(schedule.embedding, compute.embedding, slow);
   add(schedule.head, compute.head, slow);
   schedule.optimizer = compute.optimizer * slow;
-  schedule.reshard_after_forward = job.strategy == Strategy::kFullShard ||
-                                   job.strategy == Strategy::kHybridShard;
+  schedule.reshard_after_forward =
+      job.strategy != Strategy::kNoShard && !keeps_gathered(job.strategy);
   schedule.prefetch_depth = job.prefetch_depth;
   schedule.passes = job.accumulation;
   schedule.sync_every_pass = job.sync_every_pass;

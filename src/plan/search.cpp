@@ -7,11 +7,12 @@
 #include <limits>
 #include <map>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "fsdp/error.h"
 #include "plan/compute_time.h"
-#include "plan/constants.h"
 #include "plan/schedule.h"
 
 namespace fsdp::plan {
@@ -73,13 +74,9 @@ std::vector<Mesh> meshes(const SearchRequest& request) {
   return all;
 }
 
-/// Beyond what a caching allocator needs to work without giving memory back.
 double excess(const PlannedJob& plan, const Cluster& cluster) {
-  const Device& device = cluster.device;
-  const double room = device.has_caching_allocator
-                          ? kCrowdedShare * device.memory_bytes
-                          : device.memory_bytes;
-  return static_cast<double>(plan.memory.total()) - room;
+  return static_cast<double>(plan.memory.total()) -
+         usable_bytes(cluster.device);
 }
 
 /// Searches one mesh and checkpointing.
@@ -203,23 +200,17 @@ std::string rounded(double value, const char* unit) {
 }
 
 std::string largest_component(const MemoryEstimate& memory) {
-  const std::array<std::pair<std::int64_t, const char*>, 11> parts{{
-      {memory.parameters, "parameters"},
-      {memory.gradients, "gradients"},
-      {memory.optimizer, "optimizer state"},
-      {memory.gathered, "gathered units"},
-      {memory.reduction, "buffers of reductions"},
-      {memory.full_gradients, "gradients that are not yet reduced"},
-      {memory.logits, "logits"},
-      {memory.activations, "activations"},
-      {memory.working, "a block's backward"},
-      {memory.padding, "padding"},
-      {memory.overhead, "overhead"},
-  }};
-  return std::ranges::max_element(
-             parts,
-             [](const auto& a, const auto& b) { return a.first < b.first; })
-      ->second;
+  static const std::map<std::string_view, std::string> kWords{
+      {"optimizer", "optimizer state"},
+      {"gathered", "gathered units"},
+      {"reduction", "buffers of reductions"},
+      {"full_gradients", "gradients that are not yet reduced"},
+      {"working", "a block's backward"}};
+  const auto parts = parts_of(memory);
+  const char* name =
+      std::ranges::max_element(parts, {}, &MemoryPart::bytes)->name;
+  const auto words = kWords.find(name);
+  return words == kWords.end() ? name : words->second;
 }
 
 std::string why_not(const PlannedJob& plan, const Cluster& cluster) {

@@ -1,7 +1,10 @@
 #include "plan/simulate.h"
 
 #include <algorithm>
+#include <iterator>
+#include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace fsdp::plan {
@@ -204,15 +207,20 @@ void add_times(
     std::vector<UnitExposure>& sum,
     const std::vector<UnitExposure>& units,
     double times) {
-  for (const UnitExposure& unit : units) {
-    // Passes of another kind may have other units.
-    auto known = std::ranges::find(sum, unit.unit, &UnitExposure::unit);
-    if (known == sum.end()) {
-      known = sum.insert(known, {.unit = unit.unit});
-    }
-    known->unshard += times * unit.unshard;
-    known->reduce += times * unit.reduce;
+  std::map<std::string_view, std::size_t> places;
+  for (std::size_t i = 0; i < sum.size(); ++i) {
+    places.emplace(sum[i].unit, i);
   }
+  std::vector<UnitExposure> more; // passes of another kind may have others
+  for (const UnitExposure& unit : units) {
+    const auto place = places.find(unit.unit);
+    UnitExposure& known = place == places.end()
+                              ? more.emplace_back(UnitExposure{unit.unit})
+                              : sum[place->second];
+    known.unshard += times * unit.unshard;
+    known.reduce += times * unit.reduce;
+  }
+  std::ranges::move(more, std::back_inserter(sum));
 }
 
 /// Adds up passes of one kind.
@@ -308,6 +316,20 @@ Throughput throughput_of(
   result.hfu =
       passes * (compute.model_flops + compute.recompute_flops) / attainable;
   return result;
+}
+
+StepEstimate estimate_step(
+    const ModelShape& model,
+    const Job& job,
+    const Cluster& cluster,
+    const Conditions& conditions,
+    bool with_events) {
+  const ComputeTimes compute = compute_times(model, job, cluster);
+  StepEstimate estimate;
+  estimate.step = simulate(
+      make_schedule(model, job, cluster, compute, conditions), with_events);
+  estimate.throughput = throughput_of(estimate.step, compute, job, cluster);
+  return estimate;
 }
 
 } // namespace fsdp::plan

@@ -47,4 +47,18 @@ Throughput throughput_of(
     const Job& job,
     const Cluster& cluster);
 
+struct StepEstimate {
+  SimulatedStep step;
+  Throughput throughput;
+};
+
+/// All of it, from the job to its throughput. Throws ConfigError as
+/// compute_times and make_schedule do.
+StepEstimate estimate_step(
+    const ModelShape& model,
+    const Job& job,
+    const Cluster& cluster,
+    const Conditions& conditions = {},
+    bool with_events = true);
+
 } // namespace fsdp::plan

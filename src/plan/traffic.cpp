@@ -11,11 +11,6 @@ namespace fsdp::plan {
 
 namespace {
 
-bool keeps_gathered(Strategy strategy) {
-  return strategy == Strategy::kShardGradOp ||
-         strategy == Strategy::kHybridShardZero2;
-}
-
 /// A set of ranks that a collective joins: every `stride`th of the world.
 struct Group {
   std::int64_t size = 1;
@@ -84,60 +79,83 @@ class Builder {
     return job_.sync_every_pass ? job_.accumulation : 1;
   }
 
-  // The root stays gathered from the forward to the end of the backward.
-  void add_gathers() {
-    const std::size_t element = size_of(job_.precision.compute);
-    TrafficLine line = line_over(shard_);
-    line.collective = Collective::kAllGather;
-    line.payload = Payload::kParameters;
-    Count calls = 0;
+  /// Elements of one unit's calls in a step.
+  struct Calls {
+    Count number = 0;
+    std::int64_t tensor = 0; ///< of one call
+    Count sent = 0;          ///< the same
+  };
+
+  /// A line of the calls that `calls_of(unit, is_root)` tells for each unit.
+  template <typename CallsOf>
+  void add_units(
+      const Group& group,
+      Collective collective,
+      Payload payload,
+      DType dtype,
+      CallsOf calls_of) {
+    TrafficLine line = line_over(group);
+    line.collective = collective;
+    line.payload = payload;
+    Count number = 0;
     Count tensor = 0;
     Count sent = 0;
     for_each_unit([&](const UnitShards& unit, bool is_root) {
-      const Count times =
-          Count(is_root || keeps_gathered(job_.strategy) ? 1 : 2) *
-          job_.accumulation;
-      calls += times;
-      tensor += times * element * (is_padded() ? unit.padded : unit.numel);
-      sent += times * element * unit.own * (shard_.size - 1);
+      const Calls calls = calls_of(unit, is_root);
+      const Count elements = calls.number * size_of(dtype);
+      number += calls.number;
+      tensor += elements * calls.tensor;
+      sent += elements * calls.sent;
     });
-    keep(line, calls, tensor, sent);
+    keep(line, number, tensor, sent);
+  }
+
+  std::int64_t whole_of(const UnitShards& unit) const {
+    return is_padded() ? unit.padded : unit.numel;
+  }
+
+  // The root stays gathered from the forward to the end of the backward.
+  void add_gathers() {
+    add_units(
+        shard_,
+        Collective::kAllGather,
+        Payload::kParameters,
+        job_.precision.compute,
+        [&](const UnitShards& unit, bool is_root) -> Calls {
+          const bool once = is_root || keeps_gathered(job_.strategy);
+          return {
+              Count(once ? 1 : 2) * job_.accumulation,
+              whole_of(unit),
+              Count(unit.own) * (shard_.size - 1)};
+        });
   }
 
   void add_reductions() {
-    const std::size_t element = size_of(gradient_wire(job_));
-    TrafficLine line = line_over(shard_);
-    line.collective = Collective::kReduceScatter;
-    line.payload = Payload::kGradients;
-    Count calls = 0;
-    Count tensor = 0;
-    Count sent = 0;
-    for_each_unit([&](const UnitShards& unit, bool) {
-      const std::int64_t whole = is_padded() ? unit.padded : unit.numel;
-      calls += reduced_passes();
-      tensor += Count(reduced_passes()) * element * whole;
-      sent += Count(reduced_passes()) * element * (whole - unit.own);
-    });
-    keep(line, calls, tensor, sent);
+    add_units(
+        shard_,
+        Collective::kReduceScatter,
+        Payload::kGradients,
+        gradient_wire(job_),
+        [&](const UnitShards& unit, bool) -> Calls {
+          const std::int64_t whole = whole_of(unit);
+          return {reduced_passes(), whole, whole - unit.own};
+        });
   }
 
   void add_replicas() {
-    const std::size_t element = size_of(job_.precision.reduce);
     const int replicas = static_cast<int>(replicas_.size);
-    TrafficLine line = line_over(replicas_);
-    line.collective = Collective::kAllReduce;
-    line.payload = Payload::kGradients;
-    Count calls = 0;
-    Count tensor = 0;
-    Count sent = 0;
-    for_each_unit([&](const UnitShards& unit, bool) {
-      const std::int64_t own = rows_per_rank(unit.own, replicas);
-      calls += reduced_passes();
-      tensor += Count(reduced_passes()) * element * unit.own;
-      sent += Count(reduced_passes()) * element *
-              (Count(unit.own - own) + Count(own) * (replicas - 1));
-    });
-    keep(line, calls, tensor, sent);
+    add_units(
+        replicas_,
+        Collective::kAllReduce,
+        Payload::kGradients,
+        job_.precision.reduce,
+        [&](const UnitShards& unit, bool) -> Calls {
+          const std::int64_t own = rows_per_rank(unit.own, replicas);
+          return {
+              reduced_passes(),
+              unit.own,
+              Count(unit.own - own) + Count(own) * (replicas - 1)};
+        });
   }
 
   // libfsdp gives a parameter that no rank used no gradient, as FSDP2 does not.

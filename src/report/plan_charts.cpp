@@ -5,7 +5,6 @@
 #include <cmath>
 #include <limits>
 
-#include "plan/count.h"
 #include "report/quantity.h"
 #include "report/strategy_style.h"
 
@@ -24,6 +23,11 @@ double bytes(std::int64_t number) {
   return static_cast<double>(number);
 }
 
+std::string in_words(std::string name) {
+  std::ranges::replace(name, '_', ' ');
+  return name;
+}
+
 /// Of the worst moment's components.
 struct Group {
   const char* name;
@@ -34,7 +38,7 @@ struct Group {
 const std::vector<Group>& groups() {
   static const std::vector<Group> all{
       {"states", 0, {"parameters", "gradients", "optimizer", "padding"}},
-      {"gathered and reduced", 1, {"gathered", "reduction", "full gradients"}},
+      {"gathered and reduced", 1, {"gathered", "reduction", "full_gradients"}},
       {"activations and logits", 2, {"activations", "working", "logits"}},
       {"overhead", 6, {"overhead"}}};
   return all;
@@ -43,7 +47,7 @@ const std::vector<Group>& groups() {
 double bytes_of(const Group& group, const MemoryEstimate& memory) {
   const bool at_loss = memory.total_at_loss() >= memory.total_in_backward();
   double sum = 0;
-  for (const PeakComponent& component : peak_components(memory)) {
+  for (const plan::MemoryPart& component : parts_of(memory)) {
     if (std::ranges::find(group.components, std::string_view(component.name)) !=
         group.components.end()) {
       sum += bytes(at_loss ? component.at_loss : component.in_backward);
@@ -102,27 +106,6 @@ std::vector<Strategy> strategies_of(const Job& job, const Cluster& cluster) {
 
 } // namespace
 
-std::vector<PeakComponent> peak_components(const MemoryEstimate& memory) {
-  const std::int64_t before = (plan::Count(memory.activations) +
-                               memory.working + memory.gradients_at_loss)
-                                  .value();
-  const bool reduced = memory.gradients >= before;
-  return {
-      {"parameters", memory.parameters, memory.parameters},
-      {"gradients",
-       memory.gradients_at_loss,
-       reduced ? memory.gradients : memory.gradients_at_loss},
-      {"optimizer", memory.optimizer, memory.optimizer},
-      {"padding", memory.padding, memory.padding},
-      {"gathered", memory.gathered, memory.gathered},
-      {"reduction", 0, memory.reduction},
-      {"full gradients", memory.full_gradients_at_loss, memory.full_gradients},
-      {"logits", memory.logits, 0},
-      {"activations", memory.activations, reduced ? 0 : memory.activations},
-      {"working", 0, reduced ? 0 : memory.working},
-      {"overhead", memory.overhead, memory.overhead}};
-}
-
 std::string name_of(const Job& job, const Cluster& cluster) {
   std::string name(plan::name_of(job.strategy));
   const std::int64_t shard = shard_ranks(job, cluster);
@@ -150,20 +133,21 @@ Chart memory_by_component(const Way& way, const Cluster& cluster) {
       {.name = "in the backward", .color = 1}};
   chart.table.columns = {
       "component", "at the loss, " + name, "in the backward, " + name};
-  const auto add = [&](const char* label, double at_loss, double in_backward) {
-    chart.table.rows.push_back(
-        {label,
-         number_text(at_loss / unit.scale),
-         number_text(in_backward / unit.scale)});
-  };
-  for (const PeakComponent& component : peak_components(memory)) {
+  const auto add =
+      [&](const std::string& label, double at_loss, double in_backward) {
+        chart.table.rows.push_back(
+            {label,
+             number_text(at_loss / unit.scale),
+             number_text(in_backward / unit.scale)});
+      };
+  for (const plan::MemoryPart& component : parts_of(memory)) {
     const double at_loss = bytes(component.at_loss);
     const double in_backward = bytes(component.in_backward);
     if (at_loss > 0 || in_backward > 0) {
-      chart.y.labels.emplace_back(component.name);
+      chart.y.labels.push_back(in_words(component.name));
       chart.series[0].values.push_back(at_loss / unit.scale);
       chart.series[1].values.push_back(in_backward / unit.scale);
-      add(component.name, at_loss, in_backward);
+      add(chart.y.labels.back(), at_loss, in_backward);
     }
   }
   add("all", bytes(memory.total_at_loss()), bytes(memory.total_in_backward()));

@@ -21,16 +21,6 @@ struct Way {
   std::optional<plan::Throughput> throughput; ///< with `step`
 };
 
-/// A component's bytes at the two moments of which one is the worst. Those of a
-/// moment add up to MemoryEstimate::total_at_loss or total_in_backward.
-struct PeakComponent {
-  const char* name;
-  std::int64_t at_loss;
-  std::int64_t in_backward;
-};
-
-std::vector<PeakComponent> peak_components(const plan::MemoryEstimate& memory);
-
 /// "hybrid_shard 4 x 8": replicas and the ranks of each.
 std::string name_of(const plan::Job& job, const plan::Cluster& cluster);
 

@@ -9,8 +9,7 @@ namespace fsdp::report {
 
 namespace {
 
-template <std::size_t N>
-const Unit& largest_of(const std::array<Unit, N>& units, double value) {
+const Unit& largest_of(std::span<const Unit> units, double value) {
   for (const Unit& unit : units) {
     if (std::abs(value) >= unit.scale) {
       return unit;
@@ -27,7 +26,7 @@ std::string fixed(double value, int decimals) {
 
 } // namespace
 
-Unit unit_of_bytes(double largest) {
+std::span<const Unit> byte_units() {
   static constexpr std::array kUnits{
       Unit{1e15, "PB"},
       Unit{1e12, "TB"},
@@ -35,13 +34,21 @@ Unit unit_of_bytes(double largest) {
       Unit{1e6, "MB"},
       Unit{1e3, "kB"},
       Unit{1, "B"}};
-  return largest_of(kUnits, largest);
+  return kUnits;
+}
+
+std::span<const Unit> second_units() {
+  static constexpr std::array kUnits{
+      Unit{1, "s"}, Unit{1e-3, "ms"}, Unit{1e-6, "us"}};
+  return kUnits;
+}
+
+Unit unit_of_bytes(double largest) {
+  return largest_of(byte_units(), largest);
 }
 
 Unit unit_of_seconds(double largest) {
-  static constexpr std::array kUnits{
-      Unit{1, "s"}, Unit{1e-3, "ms"}, Unit{1e-6, "us"}};
-  return largest_of(kUnits, largest);
+  return largest_of(second_units(), largest);
 }
 
 std::string number_text(double value) {

@@ -11,10 +11,14 @@ struct Unit {
   const char* name = "";
 };
 
-/// The largest unit that `largest` bytes reach, by thousands.
+// The largest first, by thousands.
+std::span<const Unit> byte_units();   ///< PB to B
+std::span<const Unit> second_units(); ///< s, ms, us
+
+/// The largest unit that `largest` bytes reach.
 Unit unit_of_bytes(double largest);
 
-/// The same for seconds: s, ms or us.
+/// The same for seconds.
 Unit unit_of_seconds(double largest);
 
 /// Four digits, whole numbers in full: "157.9", "0.07895", "16384".

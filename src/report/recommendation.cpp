@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "fsdp/error.h"
+#include "report/choices.h"
 #include "report/plan_charts.h"
 #include "report/quantity.h"
 #include "report/strategy_style.h"
@@ -119,21 +120,18 @@ Chart recommendation(
       {.name = kNothing, .color = kNothingFitsColor}};
   chart.table.columns = {"parameters"};
   const std::vector<Cluster> clusters = smaller_clusters(cluster);
+  std::vector<std::string> devices;
   for (const Cluster& smaller : clusters) {
-    chart.x.labels.push_back(std::to_string(smaller.world_size()));
-    chart.table.columns.push_back("on " + chart.x.labels.back());
+    devices.push_back(std::to_string(smaller.world_size()));
   }
   const std::vector<Size> sizes = sizes_with(model);
-  for (std::size_t y = 0; y < sizes.size(); ++y) {
-    chart.y.labels.push_back(sizes[y].name);
-    std::vector<std::string> cells{sizes[y].name};
-    for (std::size_t x = 0; x < clusters.size(); ++x) {
-      cells.push_back(first_that_fits(sizes[y].shape, job, clusters[x]));
-      std::ranges::find(chart.series, cells.back(), &Series::name)
-          ->points.push_back({static_cast<double>(x), static_cast<double>(y)});
-    }
-    chart.table.rows.push_back(std::move(cells));
+  std::vector<std::string> names;
+  for (const Size& size : sizes) {
+    names.push_back(size.name);
   }
+  add_choices(chart, devices, names, [&](std::size_t x, std::size_t y) {
+    return first_that_fits(sizes[y].shape, job, clusters[x]);
+  });
   return chart;
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "plan/seed_tables.h"
+#include "report/choices.h"
 #include "report/quantity.h"
 #include "report/strategy_style.h"
 
@@ -161,21 +162,17 @@ Chart recommendation() {
       {.name = "FULL_SHARD", .color = color_of(Strategy::kFullShard)},
       {.name = "FULL_SHARD + CPU offload", .color = kOffloadColor}};
   chart.table.columns = {"parameters"};
-  for (const std::int64_t gpus : kGpus) {
-    chart.x.labels.push_back(std::to_string(gpus));
-    chart.table.columns.push_back("on " + chart.x.labels.back());
+  std::vector<std::string> gpus;
+  for (const std::int64_t number : kGpus) {
+    gpus.push_back(std::to_string(number));
   }
-  for (std::size_t y = 0; y < kSizes.size(); ++y) {
-    chart.y.labels.push_back(count_text(kSizes[y]));
-    std::vector<std::string> cells{chart.y.labels.back()};
-    for (std::size_t x = 0; x < kGpus.size(); ++x) {
-      const auto advice = plan::seed_advice(kSizes[y], kGpus[x], kMemoryGb);
-      cells.emplace_back(advice.recommendation);
-      std::ranges::find(chart.series, cells.back(), &Series::name)
-          ->points.push_back({static_cast<double>(x), static_cast<double>(y)});
-    }
-    chart.table.rows.push_back(std::move(cells));
+  std::vector<std::string> sizes;
+  for (const double size : kSizes) {
+    sizes.push_back(count_text(size));
   }
+  add_choices(chart, gpus, sizes, [&](std::size_t x, std::size_t y) {
+    return plan::seed_advice(kSizes[y], kGpus[x], kMemoryGb).recommendation;
+  });
   return chart;
 }
 

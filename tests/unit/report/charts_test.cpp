@@ -106,7 +106,7 @@ TEST(PlanCharts, ComponentsOfAMomentAddUpToIt) {
           const auto memory = estimate_memory(model, job, cluster_of(1, 8));
           std::int64_t at_loss = 0;
           std::int64_t in_backward = 0;
-          for (const PeakComponent& part : peak_components(memory)) {
+          for (const plan::MemoryPart& part : parts_of(memory)) {
             at_loss += part.at_loss;
             in_backward += part.in_backward;
           }
